@@ -9,7 +9,6 @@ side of one, and is not decided otherwise. Comparisons with cable are paired ove
 and over seeds. Part b does not compare ratios of recalls: that of cable may be zero or negative.
 """
 
-import itertools
 import math
 import operator
 import statistics
@@ -170,15 +169,21 @@ def survives(score: Score, reference: Score) -> bool:
 
 
 def rank(scores: dict[str, Score]) -> dict[str, int | None]:
-    """Return {encoding: place}: by parts of the criterion that hold, then by perplexity at FAR.
+    """Return {encoding: place} by the number of parts of the criterion that hold.
 
-    The reference, which must be there, has no place.
+    Equal numbers share a place, and are sorted by perplexity at FAR. The reference, which must be
+    there, has no place.
     """
+    reference = scores[REFERENCE]
+    held = {
+        pe: sum(verdict.outcome == HOLDS for verdict in judge(score, reference))
+        for pe, score in scores.items()
+    }
 
     def key(pe: str) -> tuple[int, float]:
-        verdicts = judge(scores[pe], scores[REFERENCE])
         far = perplexity(scores[pe], FAR)
-        return -sum(v.outcome == HOLDS for v in verdicts), far.estimate if far else math.inf
+        return -held[pe], far.estimate if far else math.inf
 
-    places = itertools.count(1)
-    return {pe: None if pe == REFERENCE else next(places) for pe in sorted(scores, key=key)}
+    others = [count for pe, count in held.items() if pe != REFERENCE]
+    places = {pe: 1 + sum(count > held[pe] for count in others) for pe in sorted(scores, key=key)}
+    return places | {REFERENCE: None}

@@ -220,8 +220,8 @@ def caption(scores: dict[str, Score]) -> str:
         f"{len(scores)} encodings, {seeds} seed{'s' if seeds > 1 else ''}, "
         f"{score.text['dataset']} ({score.text['split']}), {training['steps']:,} steps at "
         f"{training['block_size']:,} tokens; trained recall: {task['steps']:,} steps at "
-        f"{task['block_size']:,}. a, b, c, speed: docs/scores.md; ?: not decided. Sorted by parts "
-        "that hold, then by perplexity. Intervals: scores.csv."
+        f"{task['block_size']:,}. a, b, c, speed: docs/scores.md; ?: not decided. Place: parts "
+        "that hold; ties sorted by perplexity. Intervals: scores.csv."
     )
 
 

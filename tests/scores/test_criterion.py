@@ -151,7 +151,7 @@ def test_recall_by_trial_has_the_mean_and_the_error_of_the_recall():
     assert values.std(ddof=1) / len(values) ** 0.5 == pytest.approx(entry["recall_se"])
 
 
-def test_rank_counts_parts_then_perplexity():
+def test_place_counts_parts_and_ties_are_sorted_by_perplexity():
     scores = {
         "cable": CABLE,
         "winner": example("winner", loss=1.49, gained=0.02),
@@ -160,4 +160,4 @@ def test_rank_counts_parts_then_perplexity():
         "rope": example("rope", loss=2.5, gained=0.02, accuracies=(99.9, 3.0)),
     }
     ranked = ["winner", "forgets", "forgets-more", "cable", "rope"]
-    assert [*criterion.rank(scores).items()] == [*zip(ranked, [1, 2, 3, None, 4], strict=True)]
+    assert [*criterion.rank(scores).items()] == [*zip(ranked, [1, 2, 2, None, 4], strict=True)]
