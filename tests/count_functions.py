@@ -36,7 +36,8 @@ def called(function, *arguments) -> tuple[list[str], object]:
     threading.setprofile(None)
     codes.discard(called.__code__)
     named = [code for code in codes if not code.co_name.startswith("<")]
-    own = [code for code in named if Path(code.co_filename).is_relative_to(ROOT)]
+    paths = {path for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+    own = [code for code in named if Path(code.co_filename) in paths]
     names = {f"{code.co_filename[len(str(ROOT)) + 1 :]}: {code.co_qualname}" for code in own}
     return sorted(names), result
 

@@ -16,7 +16,7 @@ SEARCH_PATH = f"{sys.prefix}/bin:{os.environ['PATH']}"
 SCRIPTS = sorted(
     path.stem
     for path in (ROOT / "scripts").glob("*.sh")
-    if "python run_experiment.py" in path.read_text()
+    if "python run_experiment.py" in path.read_text() and path.stem != "all_tables"
 )
 
 
@@ -54,7 +54,7 @@ def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
     assert "ValueError (mine)" in Path(line.rpartition("read ")[2]).read_text()
     table = (runs / "table2_dapev2" / "perplexity.md").read_text()
     assert "| context |" in table and table.index(" cable |") < table.index(" kerple |")
-    assert "here and in CABLE, table 2" in table
+    assert "in parentheses that of CABLE, table 2" in table
     assert "same order of encodings" not in table  # smoke runs print no verdicts
     assert (runs / "table2_dapev2" / "perplexity.tex").is_file()
     trained = {path.parent.name for path in runs.glob(f"{data_dir.name}-16/*/log.jsonl")}

@@ -85,8 +85,12 @@ def test_training_needs_the_required_packages_only(tmp_path):
 @pytest.mark.parametrize(
     "package, program, flags",
     [
-        ("tiktoken", "prepare_text", ["errors.py", "--out_dir"]),
-        ("tokenizers", "prepare_text", ["errors.py", "--tokenizer", "bpe:300", "--out_dir"]),
+        ("tiktoken", "prepare_text", ["errors.py", "--val", "posenc.py", "--out_dir"]),
+        (
+            "tokenizers",
+            "prepare_text",
+            ["errors.py", "--val", "posenc.py", "--tokenizer", "bpe:300", "--out_dir"],
+        ),
         ("matplotlib", "report", ["results/quickstart/records.jsonl", "--out_dir"]),
     ],
 )

@@ -67,7 +67,7 @@ def test_layer_passes_its_packed_projection(monkeypatch):
             for part in tokens.split(3, 1):
                 model(part, cache=cache)
     assert packed == [True, True, False, False, False, False]
-    monkeypatch.setattr(posenc.Cable, "rotate", lambda self, q, k, pos: (q, 2 * k))
+    monkeypatch.setattr(posenc.Cable, "rotate", lambda self, q, k, *_: (q, 2 * k))
     make_model("cable", "triton")(tokens, tokens)
     assert not packed[-1]
 
