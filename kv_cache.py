@@ -48,8 +48,8 @@ class LayerCache:
 
     def _keep_latest(self, k_features: tuple[Tensor, ...]) -> None:
         latest = [feature[:, :, -1:] for feature in k_features]
-        if self.position is None:
-            self.latest = latest
+        if self.position is None:  # copies, because a slice keeps those of all tokens in memory
+            self.latest = [feature.clone() for feature in latest]
         else:  # compiled code needs the same tensors in every step
             for old, new in zip(self.latest, latest, strict=True):
                 old.copy_(new)
@@ -132,4 +132,3 @@ class Cache:
         self.position = torch.tensor([self.length], device=self.layers[0].buffers[0].device)
         for layer in self.layers:
             layer.position = self.position
-            layer.latest = [feature.clone() for feature in layer.latest]

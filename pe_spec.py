@@ -274,16 +274,17 @@ class Composition(Encoding):
         return tuple(pair for pairs in sums for pair in pairs)
 
     def triton_bias(self, q_features, k_features, h):
-        for part, part_q, part_k in self.split(q_features, k_features):
-            if part.triton_bias is not None:  # the only part with a bias
-                return part.triton_bias(part_q, part_k, h)
-        raise AssertionError("no part has a triton_bias")
+        part, *features = self._only_part("triton_bias", q_features, k_features)
+        return part.triton_bias(*features, h)
 
     def logits_transform(self, logits, bias, q, k, scale, d, mask, q_features, k_features):
-        for part, part_q, part_k in self.split(q_features, k_features):
-            if part.logits_transform is not None:  # one part at most
-                return part.logits_transform(logits, bias, q, k, scale, d, mask, part_q, part_k)
-        return torch.zeros_like(logits)
+        part, *features = self._only_part("logits_transform", q_features, k_features)
+        return part.logits_transform(logits, bias, q, k, scale, d, mask, *features)
+
+    def _only_part(self, hook: str, q_features: tuple, k_features: tuple) -> tuple:
+        """Return the part with an optional hook, which no other has, and its features."""
+        split = self.split(q_features, k_features)
+        return next(each for each in split if getattr(each[0], hook) is not None)
 
     def clamp_parameters_(self):
         for part in self.parts:

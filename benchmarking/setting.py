@@ -88,7 +88,7 @@ class Setting:
             paths[" triton"] = "triton"
             if getattr(encoding, "triton_kind", None) == "decay":
                 paths[" all tiles"] = "all tiles"
-        if has_bias and encoding.logits_transform is None and encoding.window_size is None:
+        if has_bias and not attention.needs_rows(encoding) and encoding.window_size is None:
             paths[" flex"] = attention.resolve_path("flex", encoding).name
         return paths
 

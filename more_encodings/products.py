@@ -10,7 +10,7 @@ BLOCK = 32  # keys that are processed at a time
 
 
 class PaTH(Encoding):
-    """k_j^T H_(j+1) ... H_i q_i scale, H_s = I - beta_s w_s w_s^T, beta = 2 sigmoid(x b).
+    """scale k_j^T H_(j+1) ... H_i q_i, H_s = I - beta_s w_s w_s^T, beta = 2 sigmoid(x b).
 
     w = x V U, normalized per head; V: C -> 32 and U: 32 -> C. The authors' short convolution of w
     along the text is not implemented. Combines with biases, as in `path+fox`.

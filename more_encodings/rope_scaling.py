@@ -97,8 +97,7 @@ class YaRN(PositionInterpolation):
         if self.ramp == "released":
             kept = self.released_weights(width, device)
         else:
-            rotations = self.length * original / (2 * math.pi)  # within the training length
-            kept = ((rotations - 1) / (32 - 1)).clamp(0, 1)
+            kept = weights_by_rotations(original, self.length, 32)
         return original * (kept + (1 - kept) / self.factor)
 
     def released_weights(self, width: int, device: torch.device) -> Tensor:
@@ -142,9 +141,17 @@ class Llama3(PositionInterpolation):
 
     def frequencies(self, width, device):
         original = frequencies(width, self.base, device)
-        rotations = self.length * original / (2 * math.pi)  # within the training length
-        kept = ((rotations - 1) / (4 - 1)).clamp(0, 1)
+        kept = weights_by_rotations(original, self.length, 4)
         return original * (kept + (1 - kept) / self.factor)
+
+
+def weights_by_rotations(original: Tensor, length: int, most: int) -> Tensor:
+    """Return the weights of original frequencies (N,) float64: 0 to 1 for 1 to `most` rotations.
+
+    Rotations are those within the training length in tokens.
+    """
+    rotations = length * original / (2 * math.pi)
+    return ((rotations - 1) / (most - 1)).clamp(0, 1)
 
 
 class XPos(RoPE):
@@ -166,7 +173,7 @@ class XPos(RoPE):
         width = q.size(-1)
         n = torch.arange(width // 2, dtype=torch.float64, device=pos.device)
         zeta = ((2 * n / width + 0.4) / 1.4).repeat(2)  # (D,)
-        scale = zeta ** (pos.double()[:, None] / 512)  # (T, D)
         dtype = torch.promote_types(q.dtype, torch.float32)
-        scaled_q, scaled_k = rotated_q.to(dtype) * scale.to(dtype), rotated_k.to(dtype) / scale
+        scale = (zeta ** (pos.double()[:, None] / 512)).to(dtype)  # (T, D)
+        scaled_q, scaled_k = rotated_q.to(dtype) * scale, rotated_k.to(dtype) / scale
         return scaled_q.to(q.dtype), scaled_k.to(k.dtype)

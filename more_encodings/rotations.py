@@ -96,10 +96,8 @@ class PoPE(Encoding):
         self.delta = nn.Parameter(torch.zeros(heads, 1, channels // heads))
 
     def rotate(self, q, k, pos, q_features=(), k_features=()):
-        width = q.size(-1)
-        n = torch.arange(width, dtype=torch.float64, device=pos.device)
         dtype = torch.promote_types(q.dtype, torch.float32)
-        angle = pos.double()[:, None] * self.base ** (-n / width)
+        angle = pos.double()[:, None] * frequencies(2 * q.size(-1), self.base, pos.device)
         sin, cos = sin_cos(angle, 1.0, dtype)  # (T, D)
         q_length, k_length = F.softplus(q.to(dtype)), F.softplus(k.to(dtype))
         wide_q = torch.cat([q_length * cos, q_length * sin], -1)
