@@ -155,8 +155,8 @@ class Trainer:
                     has_printed = True
                 if is_last or (not is_stopped and self.step % config.val_every == 0):
                     self.validate()
-                if config.sample_every and self.step % config.sample_every == 0 and self.rank == 0:
-                    self.sample()
+                if config.sample_every and self.step % config.sample_every == 0:
+                    self.processes.run_on_all_ranks(self.sample)
                 if should_save:
                     self.save_checkpoint()
                 bar.update()
@@ -240,6 +240,8 @@ class Trainer:
 
     def sample(self) -> None:
         """Print and log a text of the model, from the start of a document on."""
+        if self.rank:
+            return
         from generation import sampling
 
         assert self.tokenizer is not None  # by open_tokenizer
@@ -251,8 +253,8 @@ class Trainer:
             steps = list(sampling.generate(self.model, [[end]], config, end, *where))
         self.model.train()
         text = self.tokenizer.decode([tokens[0] for tokens in steps if tokens])
-        self.print_line(f"sample: {text}")
         self.run.log_sample(self.step, text)
+        self.print_line(f"sample: {text!r}")  # in one line, without control characters
 
     def draw_biases(self, tokens: Tensor):
         """Return a picture for the logger, or None: training continues without pictures."""

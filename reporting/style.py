@@ -66,10 +66,9 @@ def new_figure(height: float):
     return figure
 
 
-def set_title(figure, title: str, subtitle: str = "") -> None:
-    """Set the title and a smaller line below it, at the left."""
-    style = {"x": 0.01, "ha": "left", "parse_math": False, "wrap": True}
-    figure.suptitle("\n".join(filter(None, (title, subtitle))), fontsize=10, **style)
+def set_title(figure, title: str) -> None:
+    """Set the title, at the left."""
+    figure.suptitle(title, x=0.01, ha="left", parse_math=False, wrap=True, fontsize=10)
 
 
 def save(figure, file) -> None:
@@ -115,7 +114,7 @@ def fix_limits(axes) -> None:
     axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
 
 
-def label_ends(axes, ends: list[tuple[str, str, tuple[float, float]]], **style) -> None:
+def label_ends(axes, ends: list[tuple[str, str, tuple[float, float]]]) -> None:
     """Write labels at the right of a plot, each connected with a point, without overlaps.
 
     ends: (label, color, (x, y)).
@@ -136,7 +135,6 @@ def label_ends(axes, ends: list[tuple[str, str, tuple[float, float]]], **style) 
             fontsize=9,
             parse_math=False,
             arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.5, "relpos": (0, 0.5)},
-            **style,
         )
 
 

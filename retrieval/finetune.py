@@ -190,11 +190,11 @@ def read_triplets(config: Config, revision: str | None = None):
         import datasets
 
         for number, row in enumerate(rows, 1):
+            where = f"{name}, row {number}"
             for column in COLUMNS:
                 if column not in row:
-                    where = f"{name}, row {number}"
                     raise InputError(f"{where} has no {column}: add {', '.join(COLUMNS)}")
-                text_sources.find_text(row, [column], f"{name}, row {number}", "")
+                text_sources.find_text(row, [column], where, "rename it")
         return datasets.Dataset.from_list(rows), None
     for column in COLUMNS:
         texts = rows.data.column(column)  # has missing values without decoding the rows

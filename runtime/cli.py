@@ -13,6 +13,7 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import io
 import itertools
 import math
 import os
@@ -378,6 +379,8 @@ def run(main) -> None:
     missing package: one line per problem, status 2. Ctrl-C: status 130. A closed pipe, as of
     `| head`: status 1. Other exceptions are bugs and keep their traceback.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # texts on a console without UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             main()

@@ -372,23 +372,21 @@ def verify(folder: str | Path) -> None:
     folder = Path(folder)
     if is_foreign(folder):
         meta = describe_foreign(folder, all_tokens=True)
-        mode = "never"
         found = (
             "headers and sizes are consistent and GPT-2 has all tokens; "
             f"without {META} there are no hashes to compare"
         )
     else:
         meta = read_meta(folder, f"--verify needs its hashes: prepare {folder} first")
-        mode = "always"
+        problems = []
+        for split in meta["splits"] or ["train"]:
+            try:
+                Shards(folder, split, "always")
+            except InputError as error:
+                problems += error.problems
+        if problems:
+            raise InputError(*dict.fromkeys(problems))
         found = "all match their hashes"
-    opened, problems = [], []
-    for split in meta["splits"] or ["train"]:
-        try:
-            opened.append(Shards(folder, split, mode))
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(*dict.fromkeys(problems))
-    count = sum(len(split.paths) for split in opened)
-    tokens = sum(split.total for split in opened)
-    print(f"{folder}: {count} shards, {tokens:,} tokens, {found}")
+    entries = [entry for split in meta["splits"].values() for entry in split["shards"]]
+    tokens = sum(entry["tokens"] for entry in entries)
+    print(f"{folder}: {len(entries)} shards, {tokens:,} tokens, {found}")

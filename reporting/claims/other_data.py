@@ -89,7 +89,7 @@ def judge_generalization(records: list[dict], may_differ: tuple[str, ...] = ()) 
     records: see columns_by_measure. Accuracies have standard errors only, so that their comparisons
     are not paired.
     """
-    first, *rows = load()["other_data"]  # the others are the same on other measures
+    rows = load()["other_data"]  # the same claim on several measures
     by_best = {row.best: row for row in rows}
     measures = columns_by_measure(records, may_differ)
     verdicts = []
@@ -99,8 +99,8 @@ def judge_generalization(records: list[dict], may_differ: tuple[str, ...] = ()) 
         for column in measures[measure]:
             by_size.setdefault(column.records[0]["size"], []).append(column)
         for size, columns in sorted(by_size.items()):
-            claim = by_best.get(best, first).but(prefix=f"{size}: ", best=best)
-            found = _best(claim, columns, measure in ACCURACIES)
+            claim = by_best.get(best) or rows[0].but(key=f"other_data, {best}", best=best)
+            found = _best(claim.but(prefix=f"{size}: "), columns, measure in ACCURACIES)
             verdicts += [decide(*measured) for measured in found]
     return verdicts
 

@@ -199,8 +199,8 @@ def _longer_training(claim: Claim, columns: list[Column]) -> Measured:
     columns = [column for column in columns if not OTHER_ENCODING.search(column.pe)]
     columns = [column for column in columns if column.pe.partition(":")[0] in claimed]
     for column in columns if len({column.trained_at for column in columns}) > 1 else ():
-        if column.pe.partition(":")[0] == claim.encoding:
-            lengths = [*filter(column.values, column.lengths())]
+        lengths = [*filter(column.values, column.lengths())]
+        if column.pe.partition(":")[0] == claim.encoding and lengths:
             ends = lengths[-1], lengths[0]
             growth = compare((column, column), ends, intervals.perplexity_ratio)
             what = f"{column.label}, {ends[1]:,} to {ends[0]:,} tokens: "

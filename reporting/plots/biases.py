@@ -17,6 +17,7 @@ Figures 4 and 8 to 15 of the CABLE paper, figure 8 of its version 1; --mean: its
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from runtime import cli, devices
 from runtime.files import atomic
@@ -101,11 +102,12 @@ def main(argv=None):
         labels = [tokenizer.decode([token]) for token in tokens]
         labels = [label.replace("\n", "⏎").replace(" ", "␣") for label in labels]
         labels = [label if len(label) < 10 else f"{label[:9]}…" for label in labels]
-    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    millions, settings = model.parameter_count() / 1e6, checkpoint["config"]
+    data = Path(settings["data"] or "unknown data").name  # None: imported weights
+    seed = "" if settings["seed"] is None else f", seed {settings['seed']}"
     title = (
         f"{content}\n{pe}, layer {config.layer % layers} of 0–{layers - 1}, {millions:.1f}M "
-        f"parameters, trained on {Path(checkpoint['config']['data']).name} at "
-        f"{checkpoint['gpt']['block_size']:,} tokens, seed {checkpoint['config']['seed']}"
+        f"parameters, trained on {data} at {checkpoint['gpt']['block_size']:,} tokens{seed}"
     )
     with atomic(config.out) as file:
         plot(matrices, decay, labels, title, file)
@@ -143,8 +145,6 @@ def picture(model, tokens: Tensor) -> np.ndarray | None:
     tokens: (1, T) int64, on the model's device. (height, width, 3) uint8; None for encodings that
     add nothing to the logits.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     encoding = model.posenc[-1]
     if encoding.bias is None and encoding.logits_transform is None:
         return None
@@ -152,7 +152,7 @@ def picture(model, tokens: Tensor) -> np.ndarray | None:
     title = f"{content}: {model.config.pe}, layer {len(model.h) - 1}"
     figure = draw(matrices[:PICTURE_HEADS], None, None, title)
     figure.set_dpi(PICTURE_DPI)
-    canvas = FigureCanvasAgg(figure)
+    canvas: Any = figure.canvas  # FigureCanvasAgg, of style.new_figure
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 

@@ -131,10 +131,10 @@ def read_losses(run: Path, kind: str) -> list[tuple[int, float]]:
 
     Raises InputError if the folder has no log.
     """
-    if (run / "finetune.json").exists():
+    if training_of(run) == FINETUNING:
         # Fine-tuning does not validate. An unfinished one has no losses yet.
         return read_finetuning(run).get("losses", []) if kind == "train" else []
-    if not (run / "log.jsonl").exists():
+    if not (run / run_folder.LOG).exists():
         raise InputError(f"{run} has no log.jsonl or finetune.json: use the folder of a run")
     entries = [entry for entry in run_folder.read_log(run) if entry["kind"] == kind]
     for entry in entries:

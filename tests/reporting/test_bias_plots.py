@@ -42,6 +42,16 @@ def test_content_of_the_plot(trained, tmp_path, monkeypatch):
     np.testing.assert_allclose(plotted["matrices"][0, :6, :6], mean / largest, rtol=1e-5)
 
 
+def test_imported_weights_have_no_data_and_no_seed(trained, tmp_path, monkeypatch):
+    model, checkpoint = loading.load_model(trained("cable"), torch.device("cpu"))
+    checkpoint["config"] |= {"data": None, "seed": None}
+    titles = []
+    monkeypatch.setattr(biases, "load_model", lambda *_, **__: (model, checkpoint))
+    monkeypatch.setattr(biases, "plot", lambda *arguments: titles.append(arguments[3]))
+    biases.main([str(trained("cable")), "--text", "a = b", "--out", str(tmp_path / "a.png")])
+    assert titles[0].endswith("trained on unknown data at 16 tokens")
+
+
 def test_picture_is_small_and_says_what_it_shows(trained, monkeypatch):
     titles = []
     draw = biases.draw
