@@ -99,6 +99,7 @@ ENCODINGS = [
     "yarn:factor=2,ramp=released",
     "rope:percent=25",
     "carope+alibi",
+    "alibi+carope",
     "pope+cable",
     "path+fox",
     "rope+sink",

@@ -382,6 +382,29 @@ def test_a_cache_window_changes_only_models_that_attend_further(run, pe, same, f
     assert (abs(cached["200"] - full["200"]) < 1e-6) == same
 
 
+def test_a_cache_window_equals_window_attention(run, tmp_path):
+    folder, window = run("nope"), tmp_path / "window"
+    evaluate(folder, "--lengths", "64", "--cache_window", 24)
+    checkpoint = torch.load(checkpoints.checkpoint_path(folder), weights_only=True)
+    checkpoint["gpt"]["pe"] = "window:w=24"
+    window.mkdir()
+    save_checkpoint(checkpoint, window / "checkpoint_0000006.pt")
+    evaluate(window, "--lengths", "64")
+    cached = read_record(folder, "toy_val_cache24")["lengths"]["64"]["loss"]
+    masked = read_record(window)["lengths"]["64"]["loss"]
+    assert cached == pytest.approx(masked, abs=1e-6)
+
+
+def test_dense_attention_gives_the_same_loss(run):
+    folder = run("cable")
+    evaluate(folder, "--lengths", "64")
+    fused = read_record(folder)
+    evaluate(folder, "--lengths", "64", "--attention", "dense")
+    dense = read_record(folder)
+    assert (fused["attention"], dense["attention"]) == ("batched", "dense")
+    assert dense["lengths"]["64"]["loss"] == pytest.approx(fused["lengths"]["64"]["loss"], abs=1e-5)
+
+
 @pytest.mark.parametrize(
     "flags, text",
     [
@@ -408,7 +431,7 @@ def test_long_windows_have_bins_of_positions(run):
 
 
 @pytest.mark.parametrize("pe", [*KINDS, *LIMITED[1:]])
-def test_encodings_up_to_its_longest_context(pe, run, capsys):
+def test_encodings_up_to_their_longest_context(pe, run, capsys):
     folder = run(pe)
     evaluate(folder, "--lengths", "1x,4x", "--max_tokens", 640)
     lengths = read_record(folder)["lengths"]

@@ -19,6 +19,7 @@ from conftest import ROOT, TINY, contents, log_of, python, save_checkpoint, writ
 from in_process import digest
 
 import posenc
+import sample
 import train_gpt
 from errors import InputError
 from evaluation.runner import record_identity
@@ -404,6 +405,8 @@ def test_sampled_texts_are_logged_and_change_nothing(pe, trained, train, capsys)
     assert [record["step"] for record in samples] == [2, 4, 6]
     assert output.count(" | sample: ") == 3
     assert all(0 < len(record["text"]) <= 100 for record in samples)
+    sample.main([str(run), "--max_new_tokens", "100", "--device", "cpu", "--dtype", "float32"])
+    assert capsys.readouterr().out.endswith("\n" + samples[-1]["text"] + "\n")
 
 
 def test_encoder_samples_no_text(lines):

@@ -296,5 +296,12 @@ def test_a_text_beyond_the_longest_context_is_noted(trained, capsys):
 
 def test_characters_of_several_bytes_are_printed_whole(trained, capsys, monkeypatch):
     tokens = "é😀".encode()
-    monkeypatch.setattr(sample, "generate", lambda *_: iter({0: byte} for byte in tokens))
+    models = []
+
+    def generate(model, *_):
+        models.append(model)
+        return iter({0: byte} for byte in tokens)
+
+    monkeypatch.setattr(sample, "generate", generate)
     assert generate_text(capsys, trained("cable")) == "é😀\n"
+    assert models[0].token_count == 257  # without padding of the vocabulary
