@@ -7,7 +7,6 @@ warning, sentence = describe_differences(columns, may_differ)
 from collections.abc import Collection
 
 from runtime import cli
-from runtime.checkpoints import MAY_CHANGE_ON_RESUME
 
 from errors import InputError
 from reporting.columns import Column, describe_settings, differing_settings, training_of
@@ -17,6 +16,10 @@ from reporting.formatting import escape_markdown
 def read_may_differ(text: str, records: Collection[dict]) -> tuple[str, ...]:
     """Return the settings of --may_differ. Raises InputError for one that no record has."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        return ()
+    from runtime.checkpoints import MAY_CHANGE_ON_RESUME  # which imports torch
+
     recorded = {name for each in records if each.get("settings") for name in training_of(each)}
     known = recorded | MAY_CHANGE_ON_RESUME  # records lack these, which change no result
     if unknown := [name for name in names if recorded and name not in known]:
