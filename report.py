@@ -39,7 +39,7 @@ fails or not decided, with links to the tables, and how many are not measured.
     python report.py --trend results/reproduction results/ladder --out_dir results/ladder
 
 writes trend.md and trend.png: the size of the claims' effects by number of parameters, from the
-records in folders (reporting/scaling/trend.py has the claims and the rule of the verdicts).
+records in folders (reporting/trend.py has the claims and the rule of the verdicts).
 
     python report.py --all --check
 
@@ -57,7 +57,7 @@ from runtime import cli
 from errors import InputError
 from evaluation import record_schema
 from evaluation.significance import explain_marks
-from reporting import claims, metrics, paper, reports, tables
+from reporting import claims, metrics, paper, reports, tables, trend
 from reporting.claims import index, other_data, paper_tables, speed, training_lengths
 from reporting.columns import Column, differing_texts, group_by_protocol, in_order, make_columns
 from reporting.comparability import describe_differences, read_may_differ
@@ -74,7 +74,6 @@ from reporting.metrics import (
     SPEED,
     Metric,
 )
-from reporting.scaling import trend
 
 
 @dataclass

@@ -270,18 +270,6 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Interval:
     return _line_interval(gradient, variance / squares, len(x))
 
 
-def predicted(x: Sequence[float], y: Sequence[float], at: float) -> Interval:
-    """Return the value at a point of the least-squares line, with its t prediction interval.
-
-    The interval is that of a further point. Each y counts the same: their own errors show in the
-    residuals only. x: at least two different values. No interval for fewer than three points.
-    """
-    gradient, squares, variance = _fit_line(x, y)
-    distance = float(at - np.mean(x))
-    leverage = 1 + 1 / len(x) + distance**2 / squares
-    return _line_interval(float(np.mean(y)) + gradient * distance, variance * leverage, len(x))
-
-
 def _fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
     """Return the least-squares slope, the sum of squares of x, and the variance of residuals."""
     deviations = np.asarray(x, float) - np.mean(x)

@@ -246,14 +246,6 @@ def test_rounds_are_compared_by_welch_s_t_interval():
     assert intervals.ratio_of_rounds([0.1, 0.1]).low == math.exp(0.1)
 
 
-def test_prediction_of_a_line_by_hand():
-    """y = 1 + 1.5 (x - 1) with the residuals 0.5, -1 and 0.5; one degree of freedom."""
-    found = intervals.predicted([0, 1, 2], [0, 0, 3], 3)
-    width = 12.7062 * math.sqrt(1.5 * (1 + 1 / 3 + 4 / 2))
-    assert (found.estimate, found.low, found.high) == pytest.approx((4, 4 - width, 4 + width))
-    assert intervals.predicted([0, 1], [0, 2], 3) == intervals.Interval(6)
-
-
 def test_intervals_of_fractions_stay_between_0_and_1():
     """Seeds of 1, 0 and 1 have the mean 2/3; close to it, both scales agree."""
     wide = intervals.fraction_interval([1.0, 0.002, 1.0], [0.0, 0.001, 0.0], 500)

@@ -1,4 +1,4 @@
-"""Trend of effects over model size: a measured ratio per rung, a verdict, and a fitted line.
+"""Trend of effects over model size: a measured ratio per rung, and a verdict.
 
     rungs = make_rungs(read_records(["results/reproduction", "results/ladder"]))
     table(measure(rungs), rungs).markdown()
@@ -18,9 +18,6 @@ Verdict, from the rungs with the fewest and the most parameters that have an int
 - not decided: everything else, also with fewer than two rungs.
 
 The interval of a single seed covers the text only: the verdict has the note "one seed".
-
-With three rungs or more, a line of ln ratio against ln parameters is fitted by least squares. It
-predicts the ratio at GPT-2 small and medium, with a 95% prediction interval.
 """
 
 import math
@@ -44,7 +41,6 @@ FAR = FAR_MULTIPLES[0]
 MAX_WIDTH = 1.02  # high / low of an interval that counts as narrow
 GROWS, SHRINKS, CONSTANT, UNDECIDED = "grows", "shrinks", "constant", "not decided"
 SIGN = "changes sign"
-PREDICTED = {"GPT-2 small": 124e6, "GPT-2 medium": 354e6}  # parameters
 METRICS = {"perplexity": PERPLEXITY, "recall": RECALL, "receptive field": RECEPTIVE_FIELD}
 
 Points = list[tuple[float, Interval | None]]  # parameters and ratio of each rung
@@ -130,16 +126,6 @@ def judge(ratios: Sequence[Interval | None]) -> str:
     return verdict if min(first.seeds, last.seeds) > 1 else f"{verdict} (one seed)"
 
 
-def predict(points: Points, parameters: float) -> Interval | None:
-    """Return the ratio at a size by the line through points; None for fewer than three sizes."""
-    known = [(size, ratio.estimate) for size, ratio in points if ratio]
-    logs = [(math.log(size), math.log(ratio)) for size, ratio in known if 0 < ratio < math.inf]
-    if len({size for size, _ in logs}) < 3:
-        return None
-    x, y = zip(*logs, strict=True)
-    return intervals.predicted(x, y, math.log(parameters)).exp()
-
-
 def read_records(paths: Sequence[str]) -> list[dict]:
     """Return the records of perplexity, recall and receptive fields in files and folders.
 
@@ -169,7 +155,9 @@ def _files(path: Path) -> list[Path]:
 def make_rungs(records: list[dict]) -> list[Rung]:
     """Return the rungs of records, fewest parameters first."""
     groups = {}
-    for record in map(_without_dropped_text, records):
+    for record in records:
+        # Lengths of other text are compared unpaired (intervals.perplexity_ratio).
+        record = record | {"protocol": record["protocol"] | {"remainder": None}}
         data = tuple(record["data"].get(key) for key in ("dataset", "split", "tokenizer", "sha256"))
         groups.setdefault((record.get("size"), record["block_size"], data), []).append(record)
     rungs = []
@@ -180,17 +168,6 @@ def make_rungs(records: list[dict]) -> list[Rung]:
     return sorted(rungs, key=lambda rung: rung.parameters)
 
 
-def _without_dropped_text(record: dict) -> dict:
-    """Return a record without the lengths whose windows left out the ends of the text."""
-    protocol = record["protocol"]
-    if protocol.get("remainder") != "dropped":
-        return record
-    lengths = {length: entry for length, entry in record["lengths"].items() if entry}
-    most = max(entry["tokens"] for entry in lengths.values())
-    whole = {length: entry for length, entry in lengths.items() if entry["tokens"] == most}
-    return record | {"lengths": whole, "protocol": protocol | {"remainder": "counted"}}
-
-
 def measure(rungs: Sequence[Rung]) -> list[tuple[Claim, Points]]:
     """Return the ratios of each claim on the rungs; None where it is not measured."""
     claims = load()["trend"]
@@ -198,14 +175,13 @@ def measure(rungs: Sequence[Rung]) -> list[tuple[Claim, Points]]:
 
 
 def table(trends: list[tuple[Claim, Points]], rungs: Sequence[Rung]) -> Table:
-    """Return the table: a row for each claim, a column for each rung, verdict, predictions."""
-    rows = [["claim", "ratio", *(rung.label for rung in rungs), "verdict", *PREDICTED]]
+    """Return the table: a row for each claim, a column for each rung, verdict."""
+    rows = [["claim", "ratio", *(rung.label for rung in rungs), "verdict"]]
     for claim, points in trends:
         ratios = [ratio for _, ratio in points]
-        predicted = [_cell(predict(points, parameters)) for parameters in PREDICTED.values()]
         words = {"others": ", ".join(claim.others), "at": f"{claim.at[0]:g}x"}
         what = claim.what.format(encoding=claim.encoding, **words)
-        rows.append([claim.wording, what, *map(_cell, ratios), judge(ratios), *predicted])
+        rows.append([claim.wording, what, *map(_cell, ratios), judge(ratios)])
     return Table(rows)
 
 
@@ -214,8 +190,7 @@ def caption(rungs: Sequence[Rung]) -> str:
     return (
         f"Ratios with 95% intervals on {len(rungs)} rungs: parameters, text, training length. "
         f"Multiples are of the training length; 15x where {FAR}x is not recorded. Verdicts compare "
-        "the first and the last rung (reporting/scaling/trend.py). Predictions: line in logarithms "
-        "through at least three rungs, with its 95% prediction interval."
+        "the first and the last rung (reporting/trend.py)."
     )
 
 
