@@ -31,8 +31,13 @@ from evaluation.intervals import DRAWS, perplexity_ratio, segment_losses
 from evaluation.record_schema import read_records
 from evaluation.significance import compare_seeds, explain_marks
 from reporting.claims.verdicts import NOT_COMPARABLE
-from reporting.columns import Column, make_columns, record_labels
-from reporting.comparability import describe_differences, read_may_differ
+from reporting.columns import (
+    Column,
+    describe_differences,
+    make_columns,
+    read_may_differ,
+    record_labels,
+)
 from reporting.formatting import MISSING, Table, mean_and_deviation
 from reporting.metrics import PERPLEXITY, describe_protocol, metric_of
 

@@ -59,8 +59,15 @@ from evaluation import record_schema
 from evaluation.significance import explain_marks
 from reporting import claims, metrics, paper, reports, tables, trend
 from reporting.claims import index, other_data, paper_tables, speed, training_lengths
-from reporting.columns import Column, differing_texts, group_by_protocol, in_order, make_columns
-from reporting.comparability import describe_differences, read_may_differ
+from reporting.columns import (
+    Column,
+    describe_differences,
+    differing_texts,
+    group_by_protocol,
+    in_order,
+    make_columns,
+    read_may_differ,
+)
 from reporting.formatting import Folder, Table, escape_markdown
 from reporting.metrics import (
     ACCURACY,
