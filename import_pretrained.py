@@ -20,7 +20,7 @@ import torch
 
 from errors import InputError
 from hf_interop import pretrained
-from text_data.shard_format import GPT2_VOCABULARY
+from text_data.tokenizer import GPT2_VOCABULARY
 
 
 @dataclass

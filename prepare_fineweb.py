@@ -23,6 +23,7 @@ import hashlib
 import itertools
 import math
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +34,12 @@ from runtime.files import writing
 import numpy as np
 
 from errors import InputError
-from text_data import hub, shard_format, shards, text_sources, tokenization
-from text_data.tokenizer import first_characters
+from text_data import hub, shards, text_sources, tokenization
+from text_data.tokenizer import GPT2_VOCABULARY, first_characters
 
 DATASET = "HuggingFaceFW/fineweb-edu"
 PRETOKENIZED = "kjj0/finewebedu10B-gpt2"
+SHARD_NAME = re.compile(r".+_(?P<split>train|val)_(?P<index>\d+)\.bin")
 # For bpe:N. Tokens do not cross the pieces into which GPT-2 splits text: words with a space,
 # punctuation, numbers. These have 4.1 to 5.2 characters on average in English books, encyclopedias
 # and technical documents.
@@ -155,7 +157,7 @@ def download_shards(config: Config) -> None:
     description = {
         "dataset": folder.resolve().name,
         "tokenizer": "gpt2",
-        "vocab_size": shard_format.GPT2_VOCABULARY,
+        "vocab_size": GPT2_VOCABULARY,
         "source": {"pretokenized": repository},
     }
     if config.revision:
@@ -172,8 +174,7 @@ def download_shards(config: Config) -> None:
     info = hub.find_dataset(repository, meta.content.get("revision") or config.revision, remedy)
     meta.content["revision"] = info.sha
     paths = {Path(file.rfilename).name: file.rfilename for file in info.siblings or []}
-    matches = [match for match in map(shard_format.SHARD_NAME.fullmatch, paths) if match]
-    matches = [match for match in matches if match["index"] and match["split"] != "test"]
+    matches = [match for match in map(SHARD_NAME.fullmatch, paths) if match]
     matches.sort(key=lambda match: (match["split"] != "val", int(match["index"])))
     if {match["split"] for match in matches[: config.shards]} != {"val", "train"}:
         raise InputError(
@@ -198,7 +199,7 @@ def download_shards(config: Config) -> None:
             try:
                 with hub.input_errors(name, remedy):
                     downloaded = hub.with_retries(functools.partial(download, paths[file]), name)
-                if problems := shard_format.check_shard(Path(downloaded), version=1):
+                if problems := shards.check_shard(Path(downloaded)):
                     problem = problems[0].rpartition(": ")[0]
                     raise InputError(f"{repository}: {problem}: {remedy}")
                 meta.add_shard(wanted[file], move_shard(Path(downloaded), folder / file))
@@ -209,7 +210,7 @@ def download_shards(config: Config) -> None:
 
 def move_shard(downloaded: Path, path: Path) -> dict:
     """Move a shard to `path` and return its entry for meta.json."""
-    tokens = shard_format.TokenFile(downloaded)[:]
+    tokens = shards.TokenFile(downloaded)[:]
     with open(downloaded, "rb") as content:
         digest = hashlib.file_digest(content, "sha256")
         os.fsync(content.fileno())
@@ -217,7 +218,7 @@ def move_shard(downloaded: Path, path: Path) -> dict:
         os.replace(downloaded, path)
     return {
         "file": path.name,
-        "documents": int(np.count_nonzero(tokens == shard_format.GPT2_VOCABULARY - 1)),
+        "documents": int(np.count_nonzero(tokens == GPT2_VOCABULARY - 1)),
         "tokens": len(tokens),
         "sha256": digest.hexdigest(),
     }

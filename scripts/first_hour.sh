@@ -52,8 +52,8 @@ if [ -n "${FRESH:-}" ]; then
 fi
 expect "g_i (S_i - S_j)" python train_gpt.py --list
 
-part "Data: text, jsonl, parquet, zst, nanoGPT, llm.c"
-mkdir "$OUT/texts" "$OUT/nanogpt" "$OUT/llmc"
+part "Data: text, jsonl, parquet, zst"
+mkdir "$OUT/texts"
 python - "$OUT" <<'PYTHON'
 import contextlib
 import json
@@ -61,7 +61,6 @@ import sys
 from pathlib import Path
 
 import fsspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
@@ -76,13 +75,6 @@ lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
 pa.parquet.write_table(pa.Table.from_pylist(rows), out / "rows.parquet")
 with contextlib.suppress(ValueError), fsspec.open(out / "rows.jsonl.zst", "wb", compression="zstd") as file:
     file.write(lines)
-for split, count in ("train", 4000), ("val", 1000):
-    np.arange(count, dtype="<u2").tofile(out / f"nanogpt/{split}.bin")
-header = np.zeros(256, dtype="<i4")
-header[:3] = 20240520, 1, 4000
-for name in "fineweb_val_000000", "fineweb_train_000001":
-    tokens = np.arange(4000, dtype="<u2").tobytes()
-    (out / f"llmc/{name}.bin").write_bytes(header.tobytes() + tokens)
 PYTHON
 prepare=(python prepare_text.py)
 expect "page.html" "${prepare[@]}" "$OUT/texts" --tokenizer bpe:300 --out_dir "$OUT/data"
@@ -95,7 +87,6 @@ for file in "$OUT"/rows.*; do
     expect "of 38 documents" "${prepare[@]}" "$file" --out_dir "$OUT/${file##*.}/rows"
     cmp "$OUT"/{jsonl,"${file##*.}"}/rows/rows_train_000000.bin
 done
-expect "GPT-2 has all tokens" "${prepare[@]}" --verify --out_dir "$OUT/llmc"
 
 part "An encoding of your own" # the first example of docs/adding_an_encoding.md
 sed -n '/^"""my_encoding.py/,/^```$/p' docs/adding_an_encoding.md | grep -v '^```' >"$OUT/my_encoding.py"
@@ -134,7 +125,6 @@ refuse "pass --override lr" "${train[@]}" --data "$OUT/data" --pe recency "${plu
 expect "alibi" python train_gpt.py --init_from "$mine" "${plugin[@]}" --pe alibi --data "$OUT/data" --steps 2 \
     --tokens_per_step 256 --micro_batch 8 --warmup_steps 0 --out_dir "$OUT/runs/alibi"
 
-expect "GPT-2" "${train[@]}" --data "$OUT/nanogpt" --pe rope --steps 2 --out_dir "$OUT/runs/nanogpt"
 
 part "A model and a sweep of your own"
 expect "loss after 100 steps" python -m examples.own_model rope+cable

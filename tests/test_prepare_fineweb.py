@@ -14,7 +14,7 @@ from conftest import repeat_until_done
 from huggingface_hub.errors import HTTPError
 
 import prepare_fineweb
-from text_data import shard_format, shards, text_sources, tokenization, tokenizer
+from text_data import shards, text_sources, tokenization, tokenizer
 
 EOT = 256
 TEXTS = hub_examples.fineweb_texts()
@@ -85,10 +85,9 @@ def test_first_shard_is_val_and_the_others_are_train(tmp_path, hub, kind):
     parts = expected_shards()
     # A document is cut at the border of the splits.
     assert len(parts) > 9 and EOT not in (parts[0][-1], parts[1][0])
-    val = shard_format.TokenFile(out / "out_val_000000.bin")[:].tolist()
+    val = shards.TokenFile(out / "out_val_000000.bin")[:].tolist()
     train = [
-        shard_format.TokenFile(out / f"out_train_{n:06d}.bin")[:].tolist()
-        for n in range(1, len(parts))
+        shards.TokenFile(out / f"out_train_{n:06d}.bin")[:].tolist() for n in range(1, len(parts))
     ]
     assert [val] == parts[:1] and train == parts[1:]
     for split, part in (("val", parts[:1]), ("train", parts[1:])):

@@ -5,8 +5,10 @@
 
 A data set is a folder with one file `{dataset}_{split}_{index:06d}.bin` per shard and `meta.json`.
 
-Every document starts with <|endoftext|>. The format of a shard is in shard_format.py; folders of
-llm.c's, modded-nanogpt's and nanoGPT's shards are read as they are.
+A shard has 256 int32 header words and then tokens, all little-endian. The header words are the
+magic number 20240520, the version, the number of tokens, and zeros. The tokens are uint16 in
+version 1 and uint32 in version 2, which is used for vocabularies above 65,536. llm.c and
+modded-nanogpt read version 1 and refuse other versions. Every document starts with <|endoftext|>.
 
 meta.json: dataset, tokenizer, vocab_size, source (what the data was prepared from), complete, and
 splits. Each split has its number of documents and tokens, and per shard: file, documents, tokens,
@@ -17,6 +19,10 @@ mark (the document, file and row from which the next shard can be read).
 import contextlib
 import hashlib
 import itertools
+import os
+import resource
+import struct
+import weakref
 from pathlib import Path
 from typing import Annotated
 
@@ -27,18 +33,13 @@ import msgspec
 import numpy as np
 
 from errors import InputError
-from text_data.shard_format import (
-    TOKEN_TYPES,
-    TokenFile,
-    allow_open_files,
-    check_shard,
-    describe_foreign,
-    make_header,
-    version_for,
-)
 from text_data.tokenizer import TOKENIZER_FILE, load_tokenizer
 
 META = "meta.json"
+MAGIC = 20240520
+TOKEN_TYPES = {1: np.dtype("<u2"), 2: np.dtype("<u4")}  # by version
+HEADER_BYTES = 4 * 256
+OTHER_FILES = 256  # that a training may open besides shards
 AUTO_VERIFY_BYTES = 10**9  # hashing this much takes a second or two
 VOCABULARY_MULTIPLE = 64  # embeddings are padded to a multiple of this, for tensor cores
 # Schema of meta.json. Names become parts of file names.
@@ -56,6 +57,119 @@ SCHEMA = fields(
         "revision?": Text,
     }
 )
+
+
+def version_for(vocab_size: int) -> int:
+    """Return the version of shards that hold the tokens of a vocabulary of this size."""
+    return 1 if vocab_size <= 1 << 16 else 2
+
+
+def make_header(version: int, tokens: int) -> bytes:
+    return struct.pack("<3i", MAGIC, version, tokens).ljust(HEADER_BYTES, b"\0")
+
+
+def allow_open_files(count: int) -> None:
+    """Raise the process's limit of open files, of which shards need one each, by `count`.
+
+    Raises InputError if the system's own limit is lower.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(os.listdir("/dev/fd")) + count + OTHER_FILES
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    except ValueError:
+        raise InputError(
+            f"{count} shards need {needed} open files, the system allows {hard}: raise its limit "
+            "(ulimit -Hn), or prepare the data again with a higher --shard_tokens"
+        ) from None
+
+
+class TokenFile:
+    """The tokens of a checked file. A slice is read when it is used: (n,) uint16 or uint32.
+
+    A memory-mapped file would kill the process (SIGBUS) if another program truncates it.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.file)
+        _, version, self.length = struct.unpack("<3i", os.pread(self.file, 12, 0))
+        self.dtype = TOKEN_TYPES[version]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def prefetch(self, start: int, count: int) -> None:
+        """Ask the system to read tokens that are used soon; returns at once, where it can."""
+        if hasattr(os, "posix_fadvise"):  # not on macOS
+            first = HEADER_BYTES + start * self.dtype.itemsize
+            size = count * self.dtype.itemsize
+            os.posix_fadvise(self.file, first, size, os.POSIX_FADV_WILLNEED)
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        """Return tokens, which threads may read at once. Raises InputError if they are gone."""
+        start, stop, step = part.indices(self.length)
+        first = HEADER_BYTES + start * self.dtype.itemsize
+        size = max(0, stop - start) * self.dtype.itemsize
+        content, problem = b"", "it is shorter than before"
+        while len(content) < size:  # one call reads at most 2 GB
+            try:
+                more = os.pread(self.file, size - len(content), first + len(content))
+            except OSError as error:
+                more, problem = b"", error.strerror
+            if not more:
+                raise InputError(
+                    f"{self.path} cannot be read any more ({problem}): prepare the data again; "
+                    "a training continues with --resume"
+                )
+            content += more
+        return np.frombuffer(content, self.dtype)[::step]
+
+
+def check_shard(
+    path: Path,
+    tokens: int | None = None,
+    sha256: str | None = None,
+    version: int = 1,
+) -> list[str]:
+    """Return the problem of a shard in a list of one line, or an empty list.
+
+    tokens, sha256: compared with the file's unless None.
+    """
+    try:
+        with open(path, "rb") as file:
+            header = file.read(HEADER_BYTES)
+            size = os.fstat(file.fileno()).st_size
+            problem = _check_header(header, size, tokens, version)
+            file.seek(0)
+            if not problem and sha256 and hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                problem = (
+                    "has been changed since it was written (its SHA-256 differs from meta.json)"
+                )
+    except FileNotFoundError:
+        return [f"{path} does not exist: run the preparation again to write missing shards"]
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+    return [f"{path} {problem}: remove it and run the preparation again"] if problem else []
+
+
+def _check_header(header: bytes, size: int, tokens: int | None, version: int) -> str | None:
+    """Return what is wrong with a shard of `size` bytes, or None; arguments as `check_shard`."""
+    magic, found, count = struct.unpack_from("<3i", header.ljust(HEADER_BYTES, b"\0"))
+    if len(header) < HEADER_BYTES or magic != MAGIC:
+        return f"is not a shard (its first {HEADER_BYTES} bytes are not a shard header)"
+    if found != version:
+        return f"is a shard of version {found}, not {version}"
+    if not count:
+        return "is empty"
+    held, rest = divmod(size - HEADER_BYTES, TOKEN_TYPES[found].itemsize)
+    if held != count or rest or tokens not in (None, count):
+        in_meta = "" if tokens is None else f", meta.json {tokens}"
+        return f"holds {held} tokens, its header says {count}{in_meta}"
+    return None
 
 
 class ShardWriter:
@@ -247,7 +361,7 @@ class Shards:
     vocab_size, tokenizer, meta (the content of meta.json), sha256 (hash over the shards' hashes;
     it identifies the data in records).
 
-    Raises InputError for a missing, empty, truncated or foreign shard, and for a hash mismatch.
+    Raises InputError for a missing, empty or truncated shard, and for a hash mismatch.
     """
 
     def __init__(
@@ -259,7 +373,7 @@ class Shards:
     ):
         self.folder = Path(folder)
         self.split = split
-        self.meta = _find_meta(self.folder, verify, run)
+        self.meta = _find_meta(self.folder, run)
         splits = self.meta["splits"]
         self.vocab_size = self.meta["vocab_size"]
         self.tokenizer = self.meta["tokenizer"]
@@ -272,10 +386,7 @@ class Shards:
                 f"the preparation of {folder} was interrupted: run the same command to resume it"
             )
         if not entries:
-            remedy = f"choose one of {' '.join(splits)}"
-            if is_foreign(self.folder):
-                remedy += f", or name a file {split}.bin or NAME_{split}_000001.bin"
-            raise InputError(f"{folder} has no split '{split}': {remedy}")
+            raise InputError(f"{folder} has no split '{split}': choose one of {' '.join(splits)}")
         if problems := self._check(entries, verify):
             raise InputError(*problems)
         allow_open_files(len(self.paths))
@@ -284,8 +395,6 @@ class Shards:
 
     def _check(self, entries: list[dict], verify: str) -> list[str]:
         """Return the problems of the shards, one line each. entries: theirs in meta.json."""
-        if is_foreign(self.folder):
-            return []  # checked by describe_foreign
         version = version_for(self.vocab_size)
         size = TOKEN_TYPES[version].itemsize * sum(entry["tokens"] for entry in entries)
         compare_hashes = verify == "always" or (verify == "auto" and size <= AUTO_VERIFY_BYTES)
@@ -328,14 +437,11 @@ def read_meta(folder: str | Path, remedy: str) -> dict:
     return read_json(Path(folder) / META, remedy, SCHEMA)
 
 
-def _find_meta(folder: Path, verify: str, run: str | Path | None) -> dict:
-    """Return the content of a data set's meta.json, or what describes its foreign shards.
+def _find_meta(folder: Path, run: str | Path | None) -> dict:
+    """Return the content of a data set's meta.json; run as in `Shards`.
 
-    Arguments as `Shards`. Raises InputError if the folder does not exist or has no shards, or if
-    there is no meta.json to verify with.
+    Raises InputError if the folder does not exist or has no shards.
     """
-    if folder.is_file():
-        raise InputError(f"data {folder} is a file: pass the folder that holds it")
     if not folder.is_dir():
         own_tokenizer = run is not None and (Path(run) / TOKENIZER_FILE).is_file()
         option = f", with --tokenizer {run}" if own_tokenizer else ""
@@ -343,50 +449,25 @@ def _find_meta(folder: Path, verify: str, run: str | Path | None) -> dict:
             f"data folder {folder} does not exist: create it with prepare_text.py, "
             f"prepare_fineweb.py or prepare_wikitext.py{option}"
         )
-    if is_foreign(folder):
-        if verify == "always":
-            raise InputError(
-                f"{folder} has no {META} with hashes to compare its shards with: use the shards "
-                "without verification, or fetch them with prepare_fineweb.py --pretokenized"
-            )
-        return describe_foreign(folder)
     if not (folder / META).exists():
-        raise InputError(
-            f"{folder} has no shards (train.bin, NAME_train_*.bin or {META}): prepare texts with "
-            "prepare_text.py"
-        )
+        raise InputError(f"{folder} has no {META}: prepare texts with prepare_text.py")
     return read_meta(folder, f"prepare {folder} again")
-
-
-def is_foreign(folder: Path) -> bool:
-    """Return whether a folder holds shards without meta.json."""
-    return not (folder / META).exists() and any(folder.glob("*.bin"))
 
 
 def verify(folder: str | Path) -> None:
     """Compare every shard in `folder` with its hash and print that all match.
 
-    Foreign shards have no hashes: their headers, sizes and all token ids are checked. Raises
-    InputError with one line per problem.
+    Raises InputError with one line per problem.
     """
-    folder = Path(folder)
-    if is_foreign(folder):
-        meta = describe_foreign(folder, all_tokens=True)
-        found = (
-            "headers and sizes are consistent and GPT-2 has all tokens; "
-            f"without {META} there are no hashes to compare"
-        )
-    else:
-        meta = read_meta(folder, f"--verify needs its hashes: prepare {folder} first")
-        problems = []
-        for split in meta["splits"] or ["train"]:
-            try:
-                Shards(folder, split, "always")
-            except InputError as error:
-                problems += error.problems
-        if problems:
-            raise InputError(*dict.fromkeys(problems))
-        found = "all match their hashes"
+    meta = read_meta(folder, f"--verify needs its hashes: prepare {folder} first")
+    problems = []
+    for split in meta["splits"] or ["train"]:
+        try:
+            Shards(folder, split, "always")
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(*dict.fromkeys(problems))
     entries = [entry for split in meta["splits"].values() for entry in split["shards"]]
     tokens = sum(entry["tokens"] for entry in entries)
-    print(f"{folder}: {len(entries)} shards, {tokens:,} tokens, {found}")
+    print(f"{folder}: {len(entries)} shards, {tokens:,} tokens, all match their hashes")

@@ -25,7 +25,6 @@ from tqdm import tqdm
 
 from errors import InputError
 from text_data import hub, shards, text_sources
-from text_data.shard_format import TOKEN_TYPES, version_for
 from text_data.tokenizer import (
     TOKENIZER_FILE,
     Tokenizer,
@@ -160,7 +159,7 @@ def describe_vocabulary(tokenizer: Tokenizer) -> str:
     """Return the tokenizer's name, the vocabulary size, its padding, and the type of the shards."""
     size = tokenizer.vocab_size
     padded = shards.padded_size(size)
-    dtype = TOKEN_TYPES[version_for(size)]
+    dtype = shards.TOKEN_TYPES[shards.version_for(size)]
     return (
         f"tokenizer {tokenizer.name}: {size:,} tokens, stored as {dtype}; a model has "
         f"{padded:,} embeddings (a multiple of {shards.VOCABULARY_MULTIPLE})"

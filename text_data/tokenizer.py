@@ -28,8 +28,8 @@ from runtime.schema import Text, fields, find_mismatch
 import numpy as np
 
 from errors import InputError
-from text_data.shard_format import find_foreign
 
+GPT2_VOCABULARY = 50257
 END_OF_TEXT = "<|endoftext|>"
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
@@ -272,8 +272,6 @@ def _name_in_folder(folder: Path) -> str:
             f"{log} does not name the tokenizer of the run: pass the name (bytes, gpt2, ...), or "
             "the folder of its data"
         )
-    if find_foreign(folder):
-        return "gpt2"
     raise InputError(
         f"{folder} is a folder without shards, and not that of a run: pass the folder of a data "
         f"set or run, or hf:{folder} for a tokenizer of Hugging Face"

@@ -12,7 +12,7 @@ from conftest import contents, write_shards
 
 from errors import InputError
 from evaluation import runner
-from text_data import shard_format, shards
+from text_data import shards
 
 DESCRIPTION = {"dataset": "toy", "tokenizer": "bytes", "vocab_size": 257, "source": "test"}
 
@@ -91,7 +91,7 @@ def test_a_shard_may_end_within_a_document(tmp_path):
         ),
         (
             lambda shard: [path.unlink() for path in shard.parent.iterdir()],
-            "has no shards (train.bin, NAME_train_*.bin or meta.json): prepare texts with",
+            "has no meta.json: prepare texts with",
         ),
         (lambda shard: write_meta(shard, '{"complete'), "meta.json cannot be read"),
         (lambda shard: write_meta(shard, "[]"), "meta.json: expected object, got array"),
@@ -131,7 +131,7 @@ def test_one_writer_can_write_two_splits(tmp_path):
     writer.close()
     names = sorted(path.name for path in meta.folder.glob("*.bin"))
     assert writer.full and names == ["toy_train_000001.bin", "toy_val_000000.bin"]
-    train = shard_format.TokenFile(meta.folder / "toy_train_000001.bin")[:]
+    train = shards.TokenFile(meta.folder / "toy_train_000001.bin")[:]
     assert train.tolist() == list(range(90, 180))
     counts = [(split["documents"], split["tokens"]) for split in meta.content["splits"].values()]
     assert counts == [(4, 90), (4, 90)]
@@ -207,28 +207,6 @@ def test_a_data_set_of_several_lines_is_refused_before_it_is_written(tmp_path):
     with pytest.raises(InputError, match="at dataset: pass another --out_dir"):
         shards.Meta(tmp_path / "a\nb", DESCRIPTION | {"dataset": "a\nb"})
     assert not [*tmp_path.iterdir()]
-
-
-def test_hash_without_meta_covers_names_headers_sizes_and_first_mb(tmp_path):
-    def hash_after(change):
-        copy = write_shards(
-            tmp_path / str(len(list(tmp_path.iterdir()))) / "toy",
-            [np.arange(1 << 20) % 500],
-            shard_tokens=(1 << 20) - 9,
-        )
-        (copy / "meta.json").unlink()
-        change(copy / "toy_train_000000.bin")
-        return shards.Shards(copy, "train").sha256
-
-    unchanged = hash_after(lambda shard: None)
-    changed = [
-        hash_after(lambda shard: overwrite(shard, 1024 + (1 << 20) - 1, b"\x09")),
-        hash_after(lambda shard: shard.with_name("toy_train_000001.bin").unlink()),
-        hash_after(lambda shard: shard.rename(shard.with_name("toy_train_000007.bin"))),
-    ]
-    assert len({unchanged, *changed}) == 4
-    assert hash_after(lambda shard: overwrite(shard, 1024 + (1 << 20), b"\x09")) == unchanged
-    assert hash_after(lambda shard: None) == unchanged
 
 
 def test_missing_data_of_a_run_names_its_tokenizer(tmp_path):
