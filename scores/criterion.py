@@ -10,7 +10,6 @@ and over seeds. Part b does not compare ratios of recalls: that of cable may be 
 """
 
 import math
-import operator
 import statistics
 from collections.abc import Callable
 from typing import NamedTuple
@@ -25,7 +24,6 @@ from scores.score_file import Score
 FAR = 16  # multiple of the training length
 REFERENCE = "cable"
 IS_REFERENCE = "reference"  # outcome of a part that compares the reference with itself
-RELATIONS = {"<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 # Quantities at a multiple of the training length; None: not supported by the encoding
@@ -153,19 +151,6 @@ def judge(score: Score, reference: Score) -> list[Verdict]:
             verdict.outcome, _ = combine(outcomes)
         verdicts.append(verdict)
     return verdicts
-
-
-def survives(score: Score, reference: Score) -> bool:
-    """Return whether all estimates of a, b and c are on the right side of their bounds.
-
-    The rule for other settings in results/extrapolate_and_remember, weaker than the criterion.
-    """
-    return all(
-        (found := each.measure(score, reference))
-        and RELATIONS[each.relation](found.estimate, each.bound)
-        for each in BOUNDS
-        if each.part != "speed"
-    )
 
 
 def rank(scores: dict[str, Score]) -> dict[str, int | None]:

@@ -2,7 +2,6 @@
 
     python -m scores.table results/scores/*.json*
     python -m scores.table results/scores/records.jsonl:{cable,rope,alibi} --out_dir runs/table
-    python -m scores.table --settings true runs/settings/*/*.json --out_dir runs/settings
     python -m scores.table --runs runs/scores rope cable fox          # after scripts/score.sh
 
 All scores must have the same budget and the same text. Writes scores.md, a short table of the best
@@ -10,16 +9,11 @@ and the references, scores.csv, with all encodings and intervals, and scores.png
 each of the 12 best, references included: perplexity at 16 times the training length against recall
 of text at the same distance.
 
---settings writes settings.md, the table of encodings in other settings: learning rates, training
-lengths, texts. Each folder of score files is one setting, measured by scripts/score.sh with flags
-of its own, and has the score of cable. Its speed is not shown: steps always have 256 tokens.
-
 --runs writes the score file of each encoding and prints its card: its row of the table next to the
 references in --out_dir, and the verdicts on the criterion (scores/criterion.py). The same runs give
 the same file, so a score is verified by writing it again into another --out_dir.
 """
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,7 +29,7 @@ from reporting import figures
 from reporting.claims.verdicts import FAILS, HOLDS, UNDECIDED
 from reporting.formatting import MISSING, Folder, Table, escape_markdown, with_interval
 from scores import criterion, score_file
-from scores.criterion import BOUNDS, CLAIMS, FAR, REFERENCE
+from scores.criterion import CLAIMS, FAR, REFERENCE
 from scores.score_file import Score
 
 REFERENCES = ("rope", REFERENCE)
@@ -46,11 +40,6 @@ MEASURED = (  # columns of the short table, without intervals
     "recall at 16x (%)",
     "trained recall at 16x (%)",
     "speed / rope",
-)
-SETTINGS_CAPTION = (
-    "a, b, c: parts of the criterion (docs/scores.md), ?: not decided. Estimates: whether all "
-    "estimates of a, b and c are on the right side of their bounds. Multiples are of the training "
-    "length of the setting. Intervals: settings.csv."
 )
 SHORT = {HOLDS: "yes", FAILS: "no", UNDECIDED: "?"}
 
@@ -65,8 +54,6 @@ class Config:
     """name and SHA-256 of the files with encodings of your own"""
     out_dir: str = "results/scores"
     """folder for the table and the picture; with --runs: for the score files"""
-    settings: bool = False
-    """a table of settings: one folder of score files for each"""
     runs: str | None = None
     """folder of runs: write score files of encodings and print their cards"""
 
@@ -81,20 +68,11 @@ def main(argv=None):
         write_scores(config.scores, Path(config.runs), Path(config.out_dir))
         return
     out = Folder(config.out_dir)
-    if config.settings:
-        rows = setting_rows(config.scores)
-        names = ("setting", "encoding", "a, b, c", "estimates", *MEASURED[:3])
-        short = Table.from_rows(
-            [{name: without_interval(row[name]) for name in names} for row in rows]
-        )
-        print(out.add_text("settings.md", short.markdown(), SETTINGS_CAPTION))
-        out.add("settings.csv", Table.from_rows(rows).csv())
-    else:
-        scores = read_scores(config.scores)
-        rows = score_rows(scores)
-        print(out.add_text("scores.md", shorten(rows).markdown(), caption(scores)))
-        out.add("scores.csv", Table.from_rows(rows).csv())
-        out.add_plot("scores", partial(draw, scores))
+    scores = read_scores(config.scores)
+    rows = score_rows(scores)
+    print(out.add_text("scores.md", shorten(rows).markdown(), caption(scores)))
+    out.add("scores.csv", Table.from_rows(rows).csv())
+    out.add_plot("scores", partial(draw, scores))
     out.write()
 
 
@@ -255,39 +233,6 @@ def describe_training(score: Score) -> str:
         f"parameters, trained at {training['block_size']:,} tokens, "
         f"{seeds} seed{'s' if seeds > 1 else ''}"
     )
-
-
-def setting_rows(paths: list[str]) -> list[dict[str, str]]:
-    """Return the rows of the table of settings, one for each folder of score files and encoding.
-
-    Raises InputError as read_scores does, for folders of the same name, and if all scores are of
-    the reference.
-    """
-    by_folder = defaultdict(list)
-    for path in paths:
-        by_folder[Path(path).resolve().parent].append(path)
-    if len({folder.name for folder in by_folder}) < len(by_folder):
-        raise InputError("two folders have the same name: rename one, because names are settings")
-    rows = []
-    for folder, group in by_folder.items():
-        scores = read_scores(group)
-        reference = scores.pop(REFERENCE)
-        for pe, score in scores.items():
-            ratio = criterion.perplexity_ratio(score, FAR, reference)
-            parts = outcomes(score, reference)
-            row = {
-                "setting": folder.name,
-                "encoding": pe,
-                "a, b, c": " ".join(parts[part] for part in "abc"),
-                "estimates": "yes" if criterion.survives(score, reference) else "no",
-                "perplexity at 16x / cable": with_interval(ratio, 3),
-            }
-            for bound in [each for each in BOUNDS if each.part == "b"]:
-                row[f"{bound.what} (%)"] = with_interval(bound.measure(score, reference))
-            rows.append(row | accuracies(score))
-    if not rows:
-        raise InputError(f"the settings have no encoding but {REFERENCE}: pass more score files")
-    return rows
 
 
 if __name__ == "__main__":

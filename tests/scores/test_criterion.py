@@ -48,26 +48,6 @@ def test_each_part_has_three_outcomes(part, changes, outcome):
         assert set(found.values()) == {HOLDS}
 
 
-@pytest.mark.parametrize(
-    "changes, expected",
-    [
-        ({"gained": 0.011, "spread": 0.002}, True),  # b is not decided, the estimates are right
-        ({"gained": 0.008, "spread": 0.02}, False),  # not decided, a wrong estimate
-        ({"loss": 1.508, "spread": 0.005}, False),  # the same for a
-        ({"gained": 0.009}, False),
-        ({"loss": 1.55}, False),
-        ({"accuracies": (98.5, 95.0)}, False),
-        ({"speed": 0.5}, True),
-    ],
-)
-def test_a_setting_is_survived_if_all_estimates_are_on_the_right_side(changes, expected):
-    settings = {"loss": 1.45, "gained": 0.02, "accuracies": (100.0, 95.0)} | changes
-    score = example("other", **settings)
-    assert criterion.survives(score, CABLE) is expected
-    if "spread" in changes:
-        assert UNDECIDED in outcomes(score).values() and FAILS not in outcomes(score).values()
-
-
 def test_recall_must_be_above_zero_where_that_of_cable_is_negative():
     forgetful = example("cable", gained=-0.01)
     score = example("other", gained=-0.001)

@@ -206,30 +206,6 @@ def test_a_pattern_without_trained_recall_is_comparable(tmp_path, capsys, refuse
     assert "fox.json has another budget" in line and "rope.json (recall_training)" in line
 
 
-def test_settings_have_their_own_reference_each(tmp_path, capsys, refused):
-    """Another training length or text is another setting; cable is compared within each."""
-    winner = {"loss": 1.45, "gained": 0.02, "accuracies": (99.5, 91.0)}
-    short = [make_score("mine", **winner), make_score("cable", loss=1.5, gained=0.002)]
-    other_text = [make_score("mine", **winner), make_score("cable", loss=1.4, gained=0.002)]
-    for score in other_text:
-        score["text"]["dataset"] = "other"
-    paths = [*write(tmp_path / "short", *short), *write(tmp_path / "text", *other_text)]
-    table.main(["--settings", "true", *map(str, paths), "--out_dir", str(tmp_path)])
-    rows = [cells(row)[:4] for row in capsys.readouterr().out.splitlines() if " mine " in row]
-    assert [row[:2] for row in rows] == [["short", "mine"], ["text", "mine"]]
-    assert [row[2].split()[0] for row in rows] == ["yes", "no"]  # part a
-    assert [row[3] for row in rows] == ["yes", "no"]
-    assert " mine " in (tmp_path / "settings.md").read_text()
-    (line,) = refused(table.main, "--settings", "true", paths[0])
-    assert "the score file of cable is missing" in line
-    (line,) = refused(table.main, "--settings", "true")
-    assert "no score files given" in line
-    (tmp_path / "other").mkdir()
-    twin = write(tmp_path / "other" / "short", *short)
-    (line,) = refused(table.main, "--settings", "true", *paths, *twin)
-    assert "two folders have the same name" in line
-
-
 def test_table_is_in_the_order_of_the_rank(tmp_path):
     scores = [
         make_score("cable", loss=1.5, gained=0.002),
