@@ -174,8 +174,9 @@ def attend(
 ) -> Tensor:
     """Compute attention with the bias of an encoding.
 
-    q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E), dtype of q.
+    q (B, H, T, D), k (B, G, S, D), v (B, G, S, E) -> (B, H, T, E), dtype of q.
 
+    G is H, or a divisor of it: consecutive heads share keys and values (grouped-query attention).
     E is D, unless the encoding changes the width of q and k. scale: factor of q k^T.
     path: from `resolve_path` for whole texts without padding, else from `select_path`.
     mask_spec: default: the encoding's. packed_qkv: (B, T, 3 C), of which q, k and v
@@ -239,6 +240,7 @@ def dense(
     The arithmetic is float32, or float64 for float64 inputs. packed_qkv is not used.
     """
     mask_spec = mask_spec or make_mask_spec(bias_inputs.encoding)
+    k, v = repeat_heads(k, q.size(1)), repeat_heads(v, q.size(1))
     if mask_spec.query_offset is not None:
         return _dense_rows(q, k, v, bias_inputs, scale, mask_spec)
     compute_rows = _dense_rows
@@ -413,12 +415,21 @@ def _masked_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
         return _scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
 
 
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """Return keys or values (B, G, S, D), repeated for the heads that share them: (B, H, S, D)."""
+    return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), 1)
+
+
 def _scaled_dot_product_attention(q, k, v, **options):
     """Call PyTorch's function with v, or q and k, padded to the width of the other.
 
-    With two widths it would take its slowest kernel.
+    With two widths it would take its slowest kernel. Keys and values may have fewer heads.
     """
     width = v.size(-1)
+    if k.size(1) != q.size(1):
+        if q.size(2) == 1 and not options.get("is_causal"):
+            return _one_query_per_head(q, k, v, **options)
+        options["enable_gqa"] = True
     missing = q.size(-1) - width
     if missing > 0:
         v = F.pad(v, (0, missing))
@@ -426,6 +437,17 @@ def _scaled_dot_product_attention(q, k, v, **options):
         q, k = F.pad(q, (0, -missing)), F.pad(k, (0, -missing))
     y = F.scaled_dot_product_attention(q, k, v, **options)
     return y[..., :width] if missing > 0 else y
+
+
+def _one_query_per_head(q, k, v, attn_mask=None, scale=None):
+    """Call PyTorch's function with heads that share a key as its queries: keys are not copied."""
+    B, H, _, D = q.shape
+    groups = k.size(1)
+    if attn_mask is not None and attn_mask.dim() == 4 and attn_mask.size(1) > 1:
+        attn_mask = attn_mask.reshape(-1, groups, H // groups, attn_mask.size(-1))
+    queries = q.reshape(B, groups, -1, D)
+    y = _scaled_dot_product_attention(queries, k, v, attn_mask=attn_mask, scale=scale)
+    return y.reshape(B, H, 1, -1)
 
 
 def sdpa(
@@ -472,6 +494,7 @@ def sdpa_with_bias(
     """
     B, H, T, D = q.shape
     S, E = v.shape[2:]
+    k, v = repeat_heads(k, H), repeat_heads(v, H)
     with torch.autocast(q.device.type, enabled=False):
         gradients = torch.is_grad_enabled()
         parts = 2 if gradients else 3

@@ -34,6 +34,8 @@ def fits(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> bool:
 def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
     """Compute attention by `batched_products`; arguments as in `attention.attend`."""
     encoding, q_features, k_features = bias_inputs
+    if k.size(1) != q.size(1):
+        k, v = (attention.repeat_heads(x, q.size(1)) for x in (k, v))
     factors = [] if encoding.bias is None else encoding.factors(q_features, k_features)
     return batched_products(q, k, v, factors, scale, mask_spec.causal)
 

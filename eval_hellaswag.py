@@ -188,7 +188,7 @@ def log_likelihoods(
         for hidden, tokens, (_, ending) in zip(model.hidden(inputs), sequences, pairs, strict=True):
             rows = hidden[len(tokens) - 1 - len(ending) : len(tokens) - 1]  # (len(ending), C)
             targets = tokens[len(tokens) - len(ending) :].to(device)
-            losses = cross_entropies(rows, model.token_embeddings, targets)
+            losses = cross_entropies(rows, model.output_embeddings, targets)
             sums.append(-losses.double().sum().item())
     return sums
 

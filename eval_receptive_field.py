@@ -119,7 +119,7 @@ def gradient_fractions(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
     hook = model.wte.register_forward_hook(require_gradient)
     hidden = model.hidden(tokens)[:, -1]  # (B, C)
     hook.remove()
-    loss = F.cross_entropy(hidden @ model.token_embeddings.T, targets, reduction="sum")
+    loss = F.cross_entropy(hidden @ model.output_embeddings.T, targets, reduction="sum")
     (gradient,) = torch.autograd.grad(loss, embeddings)  # (B, T, C)
     norms = gradient.double().norm(dim=-1)  # (B, T)
     return norms / norms.sum(1, keepdim=True)

@@ -186,7 +186,9 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
     model_class = getattr(modeling, flat_name(kind.classes[kind.auto_class]))
     model = model_class(hf_config)
     weights = trained.state_dict()
-    weights["wte.weight"] = trained.token_embeddings
+    weights["wte.weight"] = trained.wte.weight[: trained.token_count]
+    if not config.tied:
+        weights["lm_head.weight"] = trained.output_embeddings
     model.model.load_state_dict(weights)
     if config.causal:
         end = tokenizer.eot
@@ -200,7 +202,8 @@ def count_parameters(network: GPT, checkpoint: dict) -> str:
     """Return the number of parameters of an exported network and, if it differs, of its run."""
     count = network.parameter_count()
     run_vocab_size = checkpoint["gpt"]["vocab_size"]
-    padding = (run_vocab_size - network.config.vocab_size) * network.config.n_embd
+    tables = 1 if network.config.tied else 2
+    padding = (run_vocab_size - network.config.vocab_size) * network.config.n_embd * tables
     text = f"{count:,} parameters"
     if padding:
         text += f"; the run has {count + padding:,}, {padding:,} of them to pad the vocabulary"

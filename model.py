@@ -1,4 +1,4 @@
-"""GPT: a GPT-2 network whose positional encoding is a setting.
+"""GPT: a GPT-2 or Llama network whose positional encoding is a setting.
 
     model = GPT(GPTConfig(size="small", pe="cable", vocab_size=50304, block_size=1024))
     logits = model(tokens)                              # (B, T) int64 -> (B, T, V)
@@ -8,10 +8,11 @@ With causal=False it is a bidirectional encoder like BERT, trained on masked tok
 
     loss = model(masked_tokens, targets, masked_positions)
 
-The sequence length may differ in every call. block_size, the training length, limits encodings with
+`block` chooses the layers: "gpt2", of the papers, or "llama", of today's models. The sequence
+length may differ in every call. block_size, the training length, limits encodings with
 a max_context (learnable). Names follow GPT-2's checkpoints (wte, h, ln_1, attn.c_attn, ...).
 
-Legend: B batch, T tokens, C width, H heads, D head dimension = C / H, V vocabulary size.
+Legend: B batch, T tokens, C width, H heads, G key heads, D head dimension, V vocabulary size.
 """
 
 import math
@@ -30,7 +31,7 @@ import triton_attention  # noqa: F401, registers the attention path "triton"
 from attention import SKIP_TOLERANCE
 from errors import InputError
 from kv_cache import Cache, LayerCache
-from posenc import Encoding
+from posenc import Encoding, accepts_grouped_keys
 
 SIZES = {  # layers, heads, width
     "quickstart": (4, 4, 128),
@@ -42,6 +43,8 @@ SIZES = {  # layers, heads, width
 }
 CUSTOM = "custom"  # the size of a shape that is not in SIZES
 FROM_SIZE: Any = None  # default of integers that `size` determines
+FROM_BLOCK: Any = None  # default of what `block` and the shape determine
+BLOCKS = ("gpt2", "llama")
 CACHE_CHUNK = 1024  # tokens that `losses` reads at a time through a cache
 # Elements of the largest block of logits (tokens, V) in memory: 256 MB in float32.
 LOGITS_CHUNK = 2**26
@@ -61,6 +64,17 @@ class GPTConfig:
 
     n_layer, n_head and n_embd override the values of `size`. attn_scale: factor of q k^T; None:
     1 / sqrt(D). attention: name of the path. skip_tolerance: see attention.MaskSpec.
+
+    What the block determines, unless it is given:
+
+                                             gpt2     llama
+    n_kv_head   G, heads of keys and values  H        H
+    head_dim    D                            C / H    C / H
+    n_inner     width of the MLP             4 C      8/3 C, rounded up to a multiple of 64
+    qk_norm     RMSNorm of queries and keys  no       yes
+    qkv_bias    of their projection          yes      no
+    tied        embedding is output layer    yes      yes
+    norm_eps    of LayerNorm or RMSNorm      1e-5     1e-5
     """
 
     size: str = "small"
@@ -74,6 +88,14 @@ class GPTConfig:
     causal: bool = True
     attention: str = "auto"
     skip_tolerance: float = SKIP_TOLERANCE
+    block: str = "gpt2"
+    n_kv_head: int = FROM_BLOCK
+    head_dim: int = FROM_BLOCK
+    n_inner: int = FROM_BLOCK
+    qk_norm: bool = FROM_BLOCK
+    qkv_bias: bool = FROM_BLOCK
+    tied: bool = True
+    norm_eps: float = 1e-5
 
     def __post_init__(self):
         """Fill in the shape and parse the encoding. Raise InputError with all problems at once."""
@@ -86,29 +108,61 @@ class GPTConfig:
             self.n_layer, self.n_head, self.n_embd = shape
             self.size = next((size for size, known in SIZES.items() if known == shape), CUSTOM)
             problems += self._shape_problems()
+            if not problems:
+                self._fill_block()
         else:
             problems.append(f"unknown size '{self.size}': use one of {' '.join(SIZES)}")
         try:
             self.encodings = pe_spec.parse(self.pe, self.causal)  # not a field
         except InputError as error:
             problems += error.problems
+        if not problems and self.head_dim * self.n_head != self.n_embd:
+            problems += [
+                f"{cls.names[0]} needs heads of n_embd / n_head columns, not {self.head_dim}: "
+                "use another encoding"
+                for cls, _ in self.encodings
+                if cls.needs_head_dimension
+            ]
         if problems:
             raise InputError(*problems)
+
+    def _fill_block(self) -> None:
+        """Fill in what the block determines."""
+        is_llama = self.block == "llama"
+        defaults = {
+            "n_kv_head": self.n_head,
+            "head_dim": self.n_embd // self.n_head,
+            "n_inner": -(-8 * self.n_embd // 3 // 64) * 64 if is_llama else 4 * self.n_embd,
+            "qk_norm": is_llama,
+            "qkv_bias": not is_llama,
+        }
+        for name, value in defaults.items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
 
     def _shape_problems(self) -> list[str]:
         """Return one line for each setting that is out of range."""
         problems = []
+        if self.block not in BLOCKS:
+            problems.append(f"unknown block '{self.block}': use one of {' '.join(BLOCKS)}")
         if self.attn_scale is not None and self.attn_scale <= 0:
             problems.append(f"attn_scale is {self.attn_scale}: use a number above 0, or null")
-        if self.n_head > 0 and (self.n_embd % self.n_head or self.n_embd // self.n_head % 2):
+        is_uneven = self.n_head > 0 and self.n_embd % (2 * self.n_head) != 0
+        if self.head_dim is None and is_uneven:
             problems.append(
                 f"n_embd {self.n_embd} gives each of {self.n_head} heads "
                 f"{self.n_embd / self.n_head:g} columns, which must be an even number: "
                 f"use a multiple of {2 * self.n_head} as n_embd"
             )
-        for name in ("n_layer", "n_head", "n_embd", "block_size", "vocab_size"):
-            if getattr(self, name) < 1:
-                problems.append(f"{name} is {getattr(self, name)}: it must be at least 1")
+        sizes = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
+        for name in (*sizes, "n_kv_head", "head_dim", "n_inner"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                problems.append(f"{name} is {value}: it must be at least 1")
+        if self.n_head > 0 and self.n_kv_head and self.n_head % self.n_kv_head:
+            problems.append(
+                f"n_kv_head is {self.n_kv_head}: it must divide the {self.n_head} heads equally"
+            )
         if not 0 <= self.skip_tolerance < 1:
             problems.append(
                 f"skip_tolerance is {self.skip_tolerance}: it must be at least 0 and below 1"
@@ -116,16 +170,29 @@ class GPTConfig:
         return problems
 
 
+class RMSNorm(nn.RMSNorm):
+    """RMSNorm in float32; the result has the dtype of x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(attention.at_least_float32(x)).to(x.dtype)
+
+
 class Attention(nn.Module):
     """Self-attention. The encoding is an argument, because several layers may share one."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.heads = config.n_head
-        self.scale = config.attn_scale or 1 / math.sqrt(config.n_embd // config.n_head)
+        D, C = config.head_dim, config.n_embd
+        self.heads, self.key_heads, self.head_dim = config.n_head, config.n_kv_head, D
+        self.scale = config.attn_scale or 1 / math.sqrt(D)
         self.skip_tolerance = config.skip_tolerance
-        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+        columns = (self.heads + 2 * self.key_heads) * D
+        self.c_attn = nn.Linear(C, columns, bias=config.qkv_bias)
+        self.c_proj = nn.Linear(self.heads * D, C, bias=config.block == "gpt2")
+        self.q_norm = RMSNorm(D, config.norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(D, config.norm_eps) if config.qk_norm else None
+        # q, k and v are thirds of their projection, which one Triton kernel reads and writes.
+        self.is_packed = not config.qk_norm and self.heads == self.key_heads
 
     def forward(
         self,
@@ -137,18 +204,20 @@ class Attention(nn.Module):
         lengths: Tensor | None,
     ) -> Tensor:
         """Return the output of the layer: x (B, T, C) at positions pos (T,) -> (B, T, C)."""
-        packed_qkv = self.c_attn(x)  # (B, T, 3 C)
+        packed_qkv = self.c_attn(x)  # (B, T, (H + 2 G) D)
         last = past.last() if past else None
         with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
             q_features, k_features = encoding.features(attention.at_least_float32(x), pos, last)
         q, k, v = self.split_heads(packed_qkv)
+        if self.key_heads < self.heads and not accepts_grouped_keys(encoding):
+            k, v = (attention.repeat_heads(y, self.heads) for y in (k, v))
         rotated_q, rotated_k = encoding.rotate(q, k, pos, q_features, k_features)
-        if rotated_q is not q or rotated_k is not k:
+        if rotated_q is not q or rotated_k is not k or not self.is_packed:
             packed_qkv = None
         q, k = rotated_q, rotated_k
         window_size = query_offset = None
         if past:
-            k, v, *k_features = past.extend(k, v, *k_features)  # (B, H, S, D), S cached and new
+            k, v, *k_features = past.extend(k, v, *k_features)  # (B, G, S, D), S cached and new
             window_size = past.window
             query_offset = None if past.position is None else pos
         bias_inputs = attention.BiasInputs(encoding, q_features, tuple(k_features))
@@ -157,34 +226,58 @@ class Attention(nn.Module):
         )
         path = attention.select_path(path, q, k, bias_inputs, mask_spec)
         y = attention.attend(q, k, v, bias_inputs, self.scale, path, mask_spec, packed_qkv)
-        y = y.transpose(1, 2).flatten(2)  # (B, H, T, D) -> (B, T, H, D) -> (B, T, C)
+        y = y.transpose(1, 2).flatten(2)  # (B, H, T, D) -> (B, T, H, D) -> (B, T, H D)
         return self.c_proj(y)
 
     def split_heads(self, packed_qkv: Tensor) -> list[Tensor]:
-        """Return q, k, v (B, H, T, D), views of their projection (B, T, 3 C)."""
-        return [
-            y.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, T, C) -> (B, H, T, D)
-            for y in packed_qkv.chunk(3, -1)
-        ]
+        """Return q (B, H, T, D), k and v (B, G, T, D) of their projection (B, T, (H + 2 G) D)."""
+        heads = packed_qkv.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        q, k, v = heads.split([self.heads, self.key_heads, self.key_heads], 1)
+        if self.q_norm and self.k_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return [q, k, v]
 
 
 class MLP(nn.Module):
+    """GPT-2's MLP: GELU(x W1 + b1) W2 + b2."""
+
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd)
-        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
+        self.c_fc = nn.Linear(config.n_embd, config.n_inner)
+        self.c_proj = nn.Linear(config.n_inner, config.n_embd)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
 
 
-class Block(nn.Module):
+class SwiGLU(nn.Module):
+    """Llama's MLP: (SiLU(x W_gate) * x W_up) W_down; c_fc holds W_gate, then W_up."""
+
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.ln_1 = nn.LayerNorm(config.n_embd)
+        self.c_fc = nn.Linear(config.n_embd, 2 * config.n_inner, bias=False)
+        self.c_proj = nn.Linear(config.n_inner, config.n_embd, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.c_fc(x).chunk(2, -1)
+        return self.c_proj(F.silu(gate) * up)
+
+
+def make_norm(config: GPTConfig) -> nn.Module:
+    """Return a norm of the block: LayerNorm of gpt2, RMSNorm of llama."""
+    kind = nn.LayerNorm if config.block == "gpt2" else RMSNorm
+    return kind(config.n_embd, config.norm_eps)
+
+
+class Block(nn.Module):
+    """Pre-norm block of either kind, which differ in norms, MLP and biases."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.ln_1 = make_norm(config)
         self.attn = Attention(config)
-        self.ln_2 = nn.LayerNorm(config.n_embd)
-        self.mlp = MLP(config)
+        self.ln_2 = make_norm(config)
+        self.mlp = MLP(config) if config.block == "gpt2" else SwiGLU(config)
 
     def forward(self, x: Tensor, *context) -> Tensor:
         """Return the output (B, T, C) for x (B, T, C) and Attention.forward's other arguments."""
@@ -193,7 +286,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """GPT-2: pre-norm blocks, tied embeddings, no dropout. `posenc` has one encoding per layer.
+    """Pre-norm blocks without dropout. `posenc` has one encoding per layer.
 
     If activation_checkpointing is True, backward recomputes the blocks to save memory.
     """
@@ -209,7 +302,9 @@ class GPT(nn.Module):
         # The longest sequence that the encoding supports, in tokens; None: no limit.
         self.max_context: int | None = min(limits, default=None)
         self.h = pe_spec.ModuleList(Block(config) for _ in range(config.n_layer))
-        self.ln_f = nn.LayerNorm(config.n_embd)
+        self.ln_f = make_norm(config)
+        is_tied = config.tied
+        self.lm_head = None if is_tied else nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self.attention_paths = attention.resolve_paths(config.attention, self.posenc)
         self.activation_checkpointing = False
         self.init_weights()
@@ -222,7 +317,7 @@ class GPT(nn.Module):
         | Linear and Embedding, also those of encodings    | N(0, 0.02)            |
         | c_proj, which writes to the residual stream      | N(0, 0.02 / sqrt(2L)) |
         | biases                                           | 0                     |
-        | LayerNorm                                        | 1, bias 0             |
+        | LayerNorm, RMSNorm                               | 1, bias 0             |
         """
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding):
@@ -245,13 +340,14 @@ class GPT(nn.Module):
         and is extended by these.
         """
         if targets is None:
-            return self.hidden(tokens, cache) @ self.token_embeddings.T
+            return self.hidden(tokens, cache) @ self.output_embeddings.T
         return self.mean_loss(self._forward_blocks(tokens, cache), targets, masked_positions)
 
     def mean_loss(self, x: Tensor, targets: Tensor, masked_positions: Tensor | None) -> Tensor:
         """Return the loss, as `forward` does, from the output of the last block (B, T, C)."""
         x = _select(self.ln_f(x), masked_positions)  # (B, t, C)
-        return MeanCrossEntropy.apply(x.flatten(0, 1), self.wte.weight, targets.flatten())
+        weight = self.wte.weight if self.lm_head is None else self.lm_head.weight
+        return MeanCrossEntropy.apply(x.flatten(0, 1), weight, targets.flatten())
 
     def set_vocabulary(self, tokens: int) -> None:
         """Exclude embeddings that only pad the vocabulary from all predictions but the training's.
@@ -261,9 +357,14 @@ class GPT(nn.Module):
         self.token_count = tokens if self.config.causal else tokens + 1
 
     @property
-    def token_embeddings(self) -> Tensor:
-        """The embeddings (V, C) of the tokens, without padding of the vocabulary."""
-        return self.wte.weight[: self.token_count]
+    def output_layer(self) -> nn.Embedding | nn.Linear:
+        """The module with the weights (V, C) of the logits: the embedding, if they are tied."""
+        return self.lm_head or self.wte
+
+    @property
+    def output_embeddings(self) -> Tensor:
+        """The weights (V, C) of the tokens' logits, without padding of the vocabulary."""
+        return self.output_layer.weight[: self.token_count]
 
     def compile(self, **options):
         """Compile by torch.compile: one graph that all blocks share, and one for the loss."""
@@ -309,7 +410,7 @@ class GPT(nn.Module):
         """
         assert cache.position is not None, "call Cache.fix_shapes first"
         x = self._run_blocks(tokens, cache.position, cache)  # (B, 1, C)
-        logits = self.ln_f(x)[:, 0] @ self.token_embeddings.T
+        logits = self.ln_f(x)[:, 0] @ self.output_embeddings.T
         cache.position += 1
         return logits
 
@@ -358,7 +459,7 @@ class GPT(nn.Module):
 
     def _cross_entropies(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropies (B, t) of hidden states (B, t, C) and targets (B, t)."""
-        losses = cross_entropies(hidden.flatten(0, 1), self.token_embeddings, targets.flatten())
+        losses = cross_entropies(hidden.flatten(0, 1), self.output_embeddings, targets.flatten())
         return losses.view_as(targets)
 
     def clamp_parameters_(self) -> None:
@@ -371,14 +472,18 @@ class GPT(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def flops_per_token(self, context: int, predicted: int | None = None) -> float:
-        """Return the FLOPs of a training step per token, 6 N + 12 L C T (PaLM, appendix B).
+        """Return the FLOPs of a training step per token, 6 N + 12 L H D T (PaLM, appendix B).
 
-        N counts the tied embedding once. predicted: the number of tokens in a context that have
-        logits, if not all do; only this fraction of the embedding counts.
+        N counts the output layer, and not an embedding that is not tied to it. predicted: the
+        number of tokens in a context that have logits, if not all do; only this fraction of the
+        output layer counts.
         """
         c = self.config
-        unused = 0 if predicted is None else (1 - predicted / context) * c.vocab_size * c.n_embd
-        return 6 * (self.parameter_count() - unused) + 12 * c.n_layer * c.n_embd * context
+        table = c.vocab_size * c.n_embd
+        unused = 0 if predicted is None else (1 - predicted / context) * table
+        unused += 0 if c.tied else table
+        attention_flops = 12 * c.n_layer * c.n_head * c.head_dim * context
+        return 6 * (self.parameter_count() - unused) + attention_flops
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
         """Return parameter groups for AdamW: weights of Linear and Embedding decay, no others.
@@ -396,10 +501,12 @@ class GPT(nn.Module):
     def describe(self) -> str:
         """Return a summary in one line."""
         c = self.config
-        kind = c.size if c.causal else f"{c.size} encoder"
+        block = "" if c.block == "gpt2" else f" {c.block}"
+        kind = f"{c.size}{block}" if c.causal else f"{c.size}{block} encoder"
         names = [path.name for path in self.attention_paths]
+        heads = c.n_head if c.n_kv_head == c.n_head else f"{c.n_head} / {c.n_kv_head}"
         return (
-            f"{kind}: {c.n_layer} layers x {c.n_embd}, {c.n_head} heads, "
+            f"{kind}: {c.n_layer} layers x {c.n_embd}, {heads} heads, "
             f"{self.parameter_count() / 1e6:.2f}M parameters; {c.pe}, "
             f"attention by {' and '.join(dict.fromkeys(names))}"
         )

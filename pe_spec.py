@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from errors import InputError
-from posenc import ENCODINGS, WRAPPERS, Encoding
+from posenc import ENCODINGS, WRAPPERS, Encoding, accepts_grouped_keys
 
 M = TypeVar("M", bound=nn.Module)
 Part = tuple[type[Encoding], dict]  # a class and its options
@@ -226,6 +226,7 @@ class Composition(Encoding):
         if all(part.logits_transform is None for part in parts):
             self.logits_transform = None  # pyright: ignore[reportAttributeAccessIssue]
         self.changes_width = any(part.changes_width for part in parts)
+        self.rotates_heads_alike = all(map(accepts_grouped_keys, parts))
         biased = [part for part in parts if part.bias is not None]
         if not biased:
             self.bias = None  # pyright: ignore[reportAttributeAccessIssue]

@@ -80,6 +80,7 @@ class Encoding(nn.Module):
     scales_queries = False  # whether `rotate` is only a factor of queries: combines with others
     needs_head_dimension = False  # whether D = channels / heads counts: then no option `heads`
     changes_width = False  # whether `rotate` returns q and k of another width than D
+    rotates_heads_alike = False  # whether keys of `rotate` may have fewer heads than queries
     min_option_value = 1  # smallest value of integer options
     option_words: dict[str, tuple[str, ...]] = {}  # options that are words -> allowed words
     bias: Callable[..., Tensor] | None = None
@@ -115,6 +116,7 @@ class Encoding(nn.Module):
         """Return queries and keys (B, H, T, D) at positions pos (T,), transformed; same dtypes.
 
         With `changes_width` both have another width than D. Features: those of these tokens.
+        Where keys are shared by heads, they are repeated first, unless `rotates_heads_alike`.
         """
         return q, k
 
@@ -398,6 +400,7 @@ class RoPE(Encoding):
     """
 
     names = ("rope",)
+    rotates_heads_alike = True
     attention_factor = 1.0  # scale of queries and keys; YaRN changes it
     rotated_heads: int | None = None  # the first heads, which are rotated; None: all
 
@@ -421,7 +424,8 @@ class RoPE(Encoding):
             acts = torch.arange(q.size(1), device=q.device)[:, None] < self.rotated_heads
             sin, cos = torch.where(acts, sin, 0), torch.where(acts, cos, 1)  # (T, H, R/2)
         if len(pos) == 1 and self.rotated_heads is None:  # half the operations for one token
-            return torch.tensor_split(rotate_pairs(torch.cat([q, k], 1), sin, cos), 2, 1)
+            rotated = rotate_pairs(torch.cat([q, k], 1), sin, cos)
+            return rotated.split([q.size(1), k.size(1)], 1)
         return rotate_pairs(q, sin, cos), rotate_pairs(k, sin, cos)
 
 
@@ -456,6 +460,11 @@ class Sinusoidal(Encoding):
 
     def embed(self, x, pos):
         return math.sqrt(x.size(-1)) * x + sinusoids(pos, x.size(-1)).to(x.dtype)
+
+
+def accepts_grouped_keys(encoding: Encoding) -> bool:
+    """Return whether keys may have fewer heads than queries until attention itself."""
+    return encoding.rotates_heads_alike or type(encoding).rotate is Encoding.rotate
 
 
 def alibi_exponents(heads: int) -> Tensor:

@@ -131,7 +131,7 @@ def _next_logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | No
         return decode(tokens.clone(), cache)  # a slice has another alignment in each step
     for part in tokens.split(CACHE_CHUNK, 1):
         last = model.hidden(part, cache)[:, -1]  # (B, C)
-    return last @ model.token_embeddings.T
+    return last @ model.output_embeddings.T
 
 
 def sample_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator) -> Tensor:
@@ -197,13 +197,15 @@ def prepare_generation(model: GPT, dtype: torch.dtype, compile: bool = False) ->
     would need a second copy.
     """
     cast_blocks(model, dtype)
-    model.wte.to(dtype)
-    for name, module in [("", model.wte), *model.h.named_modules()]:
+    tables = {model.wte, model.output_layer}
+    for table in tables:
+        table.to(dtype)
+    for name, module in [*(("", table) for table in tables), *model.h.named_modules()]:
         if not isinstance(module, nn.Linear | nn.Embedding):
             continue
         rows, columns = module.weight.shape
         by_columns = module.weight.device.type == "cpu" and dtype == torch.float32
         if by_columns and rows >= columns:
             module.weight.data = module.weight.data.T.contiguous().T
-        if isinstance(module, nn.Linear) and not compile and can_pack(module.weight):
+        if name and isinstance(module, nn.Linear) and not compile and can_pack(module.weight):
             model.h.set_submodule(name, PackedLinear(module))

@@ -96,7 +96,7 @@ class PosencPreTrained(PreTrainedModel):
 
     config_class = PosencConfig
     supports_gradient_checkpointing = True
-    _keep_in_fp32_modules_strict = ["posenc", "ln_1", "ln_2", "ln_f"]
+    _keep_in_fp32_modules_strict = ["posenc", "ln_1", "ln_2", "ln_f", "q_norm", "k_norm"]
 
     def __init__(self, config: PosencConfig):
         super().__init__(config)
@@ -144,8 +144,8 @@ class PosencPreTrained(PreTrainedModel):
 
     def _apply(self, fn, recurse: bool = True):
         """Apply a conversion, as `.to` and `.half` do; encodings and norms keep float32."""
-        modules = [self.model.posenc, self.model.ln_f]
-        modules += [norm for block in self.model.h for norm in (block.ln_1, block.ln_2)]
+        norms = nn.LayerNorm | nn.RMSNorm
+        modules = [self.model.posenc, *(x for x in self.model.modules() if isinstance(x, norms))]
         tensors = [
             tensor for module in modules for tensor in (*module.parameters(), *module.buffers())
         ]
@@ -244,7 +244,7 @@ class PosencPreTrained(PreTrainedModel):
         """Return the logits (B, T, V) float32 of hidden states (B, T, C)."""
         assert hidden is not None  # transformers' outputs may lack them
         with self.autocast(hidden.device):
-            return (hidden @ self.model.wte.weight.T).float()
+            return (hidden @ self.model.output_layer.weight.T).float()
 
     def lm_loss(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
         """Return transformers' loss of logits (B, T, V), or None without labels."""
@@ -481,7 +481,8 @@ class LayerCacheAdapter(LayerCache):
     """One layer of a transformers cache as a kv_cache.LayerCache.
 
     The encoding's per-token features are additional columns of the keys, so that everything that
-    transformers does to a cache (beam search, cropping) applies to them too.
+    transformers does to a cache (beam search, cropping) applies to them too. A key that heads share
+    has the columns of all of them.
     """
 
     def __init__(self, cache, layer: int):
@@ -493,14 +494,14 @@ class LayerCacheAdapter(LayerCache):
 
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
         result = super().extend(k, v, *k_features)
-        # For `last`: numbers per token, 0 for a feature without a fourth dimension.
-        widths = [x.size(3) if x.dim() == 4 else 0 for x in k_features]
-        self.cache.layers[self.layer].feature_widths = widths
+        # For `last`: heads, and numbers per token, 0 for a feature without a fourth dimension.
+        shapes = [(x.size(1), x.size(3) if x.dim() == 4 else 0) for x in k_features]
+        self.cache.layers[self.layer].feature_shapes = shapes
         return result
 
     def store(self, new: list[Tensor]) -> list[Tensor]:
         k, v, *features = new
-        columns = [feature.expand(*k.shape[:3], -1) for feature in features]
+        columns = [_by_key(feature, k.size(1)).expand(*k.shape[:3], -1) for feature in features]
         # Features are float32, so with features the stored keys are float32 too.
         stored_k = torch.cat([k, *columns], -1)
         # A static cache has one dtype.
@@ -516,9 +517,9 @@ class LayerCacheAdapter(LayerCache):
         total = self.length + k.size(2)
         # A static cache also returns the slots that are not used yet.
         keys, values = (x[:, :, :total] for x in self.cache.update(stored_k, stored_v, self.layer))
-        keys, *stored = keys.split([k.size(-1), *(x.size(-1) for x in features)], -1)
+        keys, *stored = keys.split([k.size(-1), *(x.size(-1) for x in columns)], -1)
         pairs = zip(stored, features, strict=True)
-        features = [column[: x.size(0), : x.size(1)] for column, x in pairs]
+        features = [_by_head(column, x.size(3))[: x.size(0), : x.size(1)] for column, x in pairs]
         return [keys.to(k.dtype), values.to(v.dtype), *features]
 
     def last(self) -> tuple[Tensor, ...] | None:
@@ -527,8 +528,21 @@ class LayerCacheAdapter(LayerCache):
         if not length:
             return None
         stored = self.cache.layers[self.layer]
-        widths = [max(1, width) for width in stored.feature_widths]
         latest = stored.keys[:, :, length - 1 : length]
+        shapes = stored.feature_shapes
+        widths = [max(1, heads // latest.size(1)) * max(1, width) for heads, width in shapes]
         columns = latest[..., latest.size(-1) - sum(widths) :].split(widths, -1)
-        pairs = zip(columns, stored.feature_widths, strict=True)
-        return tuple(x if width else x[..., 0] for x, width in pairs)
+        pairs = zip(columns, shapes, strict=True)
+        features = [(_by_head(x, max(1, width))[:, :heads], width) for x, (heads, width) in pairs]
+        return tuple(x if width else x[..., 0] for x, width in features)
+
+
+def _by_key(feature: Tensor, key_heads: int) -> Tensor:
+    """Return a feature (B|1, H|1, T, N) by key head, (B|1, G|1, T, N H / G)."""
+    shared = max(1, feature.size(1) // key_heads)
+    return feature.unflatten(1, (-1, shared)).transpose(2, 3).flatten(3)
+
+
+def _by_head(columns: Tensor, width: int) -> Tensor:
+    """Return columns (B, G, T, N H / G) by head, (B, H, T, N): the inverse of `_by_key`."""
+    return columns.unflatten(3, (-1, width)).transpose(2, 3).flatten(1, 2)

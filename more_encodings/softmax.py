@@ -22,6 +22,7 @@ class LogN(Encoding):
 
     names = ("logn",)
     scales_queries = True
+    rotates_heads_alike = True
     supports_bidirectional = False  # n would depend on the padding
 
     def __init__(self, heads, channels, block_size):

@@ -28,6 +28,7 @@ class SomeHeads(Encoding):
         self.running_features = encoding.running_features
         self.changes_width = encoding.changes_width
         self.rotates = type(encoding).rotate is not Encoding.rotate
+        self.rotates_heads_alike = not self.rotates
         self.remove_missing_hooks()
 
     def remove_missing_hooks(self) -> None:
@@ -75,6 +76,7 @@ class SomeHeads(Encoding):
         if wrapped.rotate is RoPE.rotate:
             rope: Any = make(heads)
             rope.rotated_heads = count
+            rope.rotates_heads_alike = False
             return rope
         encoding = make(count)
         if encoding.window_size is not None:

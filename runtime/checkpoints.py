@@ -41,15 +41,17 @@ from torch import Tensor
 from errors import InputError
 
 FILE_NAME = "checkpoint_{:07d}.pt"
-FORMAT = "gpt checkpoint 3"
+FORMAT = "gpt checkpoint 4"
 DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal, the end of the file
 READ_BYTES = 1 << 20  # read at a time to compute it
 NETWORK = {
     "size pe attention": str,
     "vocab_size block_size n_layer n_head n_embd": Length,
     "attn_scale": nullable(float),
-    "causal": bool,
-    "skip_tolerance": float,
+    "causal qk_norm qkv_bias tied": bool,
+    "skip_tolerance norm_eps": float,
+    "block": str,
+    "n_kv_head head_dim n_inner": Length,
 }
 SETTINGS = {  # which programs read; --init_from and imported weights have others
     "seed": nullable(int),
@@ -89,7 +91,8 @@ MAY_BE_OVERRIDDEN = {
     *("weight_decay", "grad_clip", "mask_rate", "seed", "plugin"),
 }
 # Settings that older checkpoints do not have, with their values.
-LATER_SETTINGS = {"optimizer": "adamw"}
+LATER_SETTINGS = {"optimizer": "adamw", "block": "gpt2", "tied": True, "norm_eps": 1e-5}
+LATER_SETTINGS |= dict.fromkeys(("n_kv_head", "head_dim", "n_inner", "qk_norm", "qkv_bias"))
 
 
 class CorruptCheckpoint(InputError):

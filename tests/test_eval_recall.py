@@ -118,8 +118,8 @@ class CopyingNetwork:
 
     def __init__(self, memory, vocab_size=recall_task.SYMBOLS):
         self.memory = memory
-        self.token_embeddings = torch.eye(vocab_size)
-        self.wte = SimpleNamespace(weight=self.token_embeddings)
+        self.output_embeddings = torch.eye(vocab_size)
+        self.wte = SimpleNamespace(weight=self.output_embeddings)
         self.generator = torch.Generator().manual_seed(0)
 
     def hidden(self, tokens):

@@ -11,6 +11,7 @@ from runtime.loading import load_weights
 import pe_spec
 from errors import InputError
 from model import GPT
+from training.settings import SHAPE
 
 
 def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: str) -> None:
@@ -23,7 +24,7 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     """
     old, new = checkpoint["gpt"], model.config
     problems = []
-    for name in ("n_layer", "n_head", "n_embd", "vocab_size", "attn_scale"):
+    for name in (*SHAPE[1:], "vocab_size", "attn_scale"):
         old_value, new_value = old[name], getattr(new, name)
         if old_value != new_value:
             problems.append(f"{run} has {name} {old_value}, not {new_value}: use the same value")

@@ -149,7 +149,8 @@ def is_correct(model: GPT, inputs: Tensor, targets: Tensor, positions: Tensor) -
     hidden = model.hidden(inputs)  # (B, T, C)
     hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.size(-1)))  # (B, t, C)
     with torch.autocast(hidden.device.type, enabled=False):  # as in cross_entropies
-        logits = hidden.to(model.wte.weight.dtype) @ model.token_embeddings.T  # (B, t, V)
+        weights = model.output_embeddings
+        logits = hidden.to(weights.dtype) @ weights.T  # (B, t, V)
     return logits.argmax(-1) == targets
 
 

@@ -32,7 +32,10 @@ from text_data.shards import Shards
 from training import attention_path, metrics
 from training.optimizer import OPTIMIZERS
 
-SHAPE = ("size", "n_layer", "n_head", "n_embd")
+SHAPE = (
+    *("size", "n_layer", "n_head", "n_embd", "block", "n_kv_head", "head_dim", "n_inner"),
+    *("qk_norm", "qkv_bias", "tied", "norm_eps"),
+)
 COMBINATIONS = """\
 rope+cable                 several at once
 cable:heads=2              on the first 2 heads only, for encodings that act on queries, keys or
@@ -73,6 +76,23 @@ class Config:
     """number of attention heads; null: that of the size"""
     n_embd: int | None = cli.limited(None, maximum=100_000)
     """embedding dimension; null: that of the size"""
+    block: Literal["gpt2", "llama"] = "gpt2"
+    """kind of layers; llama: RMSNorm, SwiGLU and QK-norm, no biases. For what follows, null is the
+    block's own value (model.GPTConfig)"""
+    n_kv_head: int | None = cli.limited(None, maximum=1_000)
+    """heads of keys and values; fewer than n_head: grouped-query attention"""
+    head_dim: int | None = cli.limited(None, maximum=10_000)
+    """columns of a head"""
+    n_inner: int | None = cli.limited(None, maximum=1_000_000)
+    """width of the MLP's hidden layer"""
+    qk_norm: bool | None = None
+    """RMSNorm of queries and keys"""
+    qkv_bias: bool | None = None
+    """biases in the projection of queries, keys and values"""
+    tied: bool = True
+    """use the embedding as the output layer"""
+    norm_eps: float = cli.limited(1e-5, 0)
+    """added to the variance in norms"""
     pe: str = "cable"
     """positional encoding (posenc.py): cable; with options: fire:width=16; joined: rope+cable"""
     plugin: dict[str, str] | None = None
@@ -184,7 +204,7 @@ def inherit(values: dict, given: set[str]) -> dict:
     the encoding's plugin is not loaded.
     """
     names = {*SHAPE, "block_size", "attn_scale", "objective", "pe", "data"} - given
-    if "size" in given:
+    if given & {"size", "block"}:
         names -= set(SHAPE)  # null means the value of the size
     if not values["init_from"]:
         names = set()

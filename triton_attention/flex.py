@@ -62,7 +62,8 @@ def _flex_attention(q, k, v, bias_inputs, scale, mask_spec):
         lengths = q.size(2), k.size(2)
         block_mask = _block_mask(mask_spec.causal, mask_spec.window_size, *lengths, q.device)
     modify = None if encoding.bias is None else score_mod
-    return flex_attention.flex_attention(q, k, v, modify, block_mask, scale)
+    grouped = k.size(1) != q.size(1)
+    return flex_attention.flex_attention(q, k, v, modify, block_mask, scale, grouped)
 
 
 def _at(features, b, h, token):

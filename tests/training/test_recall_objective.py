@@ -68,7 +68,7 @@ def test_prediction_is_the_most_probable_token():
     logits = torch.zeros(1, 2, 8)
     logits[0, 0, 6], logits[0, 1, 7] = 1, 1
     embeddings = torch.eye(8)
-    model = SimpleNamespace(hidden=lambda tokens: logits, token_embeddings=embeddings)
+    model = SimpleNamespace(hidden=lambda tokens: logits, output_embeddings=embeddings)
     model.wte = SimpleNamespace(weight=embeddings)
     tokens, positions = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[1, 0, 0]])
     targets = torch.tensor([[7, 6, 7]])
