@@ -195,10 +195,9 @@ def download_shards(config: Config) -> None:
     )
     with tokenization.preparing(meta):
         for file in [file for file in wanted if file not in on_disk]:
-            name = f"{repository}: {file}"
             try:
-                with hub.input_errors(name, remedy):
-                    downloaded = hub.with_retries(functools.partial(download, paths[file]), name)
+                with hub.input_errors(f"{repository}: {file}", remedy):
+                    downloaded = download(paths[file])
                 if problems := shards.check_shard(Path(downloaded)):
                     problem = problems[0].rpartition(": ")[0]
                     raise InputError(f"{repository}: {problem}: {remedy}")

@@ -1,7 +1,7 @@
 """Local server that answers as the Hugging Face hub does.
 
     with HubServer(folder) as hub:  # clients use HF_ENDPOINT=hub.endpoint
-        hub.fail("GET", r"000_00001", status=503, times=2, headers={"Retry-After": "0"})
+        hub.fail("GET", r"000_00001", status=503, times=2)
 
 From a shell, `python tests/hub_server.py FOLDER --examples` writes tiny examples and serves them.
 The folder holds one folder per repository, datasets/OWNER/NAME or models/OWNER/NAME. When files
@@ -21,7 +21,7 @@ import re
 import socket
 import struct
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -48,7 +48,7 @@ class Fault:
     """What the server does wrong, at most `times` times, to requests that match.
 
     method, pattern: of the requests; the pattern is searched in "PATH?QUERY RANGE".
-    status, headers: answer with this status and these headers.
+    status: answer with this status.
     cut_after: close the connection after this many bytes of the content; reset: abort it (RST).
     stall_after: send nothing more after this many bytes of the content, and keep the connection.
     length: add this to the Content-Length; the content is shortened if it is negative.
@@ -59,7 +59,6 @@ class Fault:
     pattern: str
     times: int = 1
     status: int | None = None
-    headers: dict[str, str] = field(default_factory=dict)
     cut_after: int | None = None
     reset: bool = False
     stall_after: int | None = None
@@ -185,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(f"{self.command} {target}")
         self.fault = self.hub.next_fault(self.command, target)
         if self.fault and self.fault.status:
-            return self.send(self.fault.status, b"failed on purpose", self.fault.headers)
+            return self.send(self.fault.status, b"failed on purpose", {})
         url = urlsplit(self.path)
         self.query = parse_qs(url.query)
         for pattern, action in ROUTES:

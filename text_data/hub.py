@@ -1,37 +1,26 @@
-"""Access to the Hugging Face hub: timeouts, retries, pinned commits and errors of one line.
+"""Access to the Hugging Face hub: timeouts, pinned commits and errors of one line.
 
     data_set = PinnedDataset("HuggingFaceFW/fineweb-edu", "sample-10BT", None, remedy)
     file = open_file(data_set.files("train")[0])
     paths, commit = download_model("gpt2", lambda names: ["config.json", ...], remedy)
 
-The clients of Hugging Face repeat requests of files and of lists of files. `with_retries` repeats
-what they do not: the request for the commit and, in a download, server errors and aborted
-connections. `configure` gives every request a timeout, and refuses answers that are shorter than
-the hub announced, which the clients would take as the whole file.
+The clients of Hugging Face repeat requests of files and of lists of files. `configure` gives every
+request a timeout, and refuses answers that are shorter than the hub announced, which the clients
+would take as the whole file.
 """
 
 import contextlib
 import functools
-import itertools
 import lzma
 import re
 import sys
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from errors import InputError
 
-WAITS = (1, 2, 4, 8, 16)  # seconds before each repetition
-TEMPORARY = (408, 425, 429, 500, 502, 503, 504)  # HTTP status codes
-RESUME = "run the same command to resume"
-LOG_IN = "log in with `hf auth login`"
-
 READ_ERRORS = (ValueError, OSError, EOFError, RecursionError, lzma.LZMAError, zlib.error)
-
-T = TypeVar("T")
 
 
 @functools.cache
@@ -104,27 +93,6 @@ class _LengthCheck:
             raise self.error(f"{length} bytes announced, not {expected}", request=request)
 
 
-def with_retries(call: Callable[[], T], name: str) -> T:
-    """Return call(), repeated after temporary errors of the hub.
-
-    name: what is fetched, for messages. The waits are WAITS, or longer where the hub asks for it.
-    """
-    configure()
-    for wait in WAITS:
-        try:
-            return call()
-        except Exception as error:
-            failure = _find_failure(error)
-            if not _is_temporary(failure):
-                raise
-            response = getattr(failure, "response", None)
-            asked = response.headers.get("Retry-After", "") if response is not None else ""
-            seconds = max(wait, int(asked) if asked.isdigit() else 0)
-            print(f"{name}: {_reason(failure)}; next attempt in {seconds} s", file=sys.stderr)
-        time.sleep(seconds)
-    return call()
-
-
 def find_dataset(repository: str, revision: str | None, remedy: str):
     """Return the hub's description of a data set (sha, siblings) at a revision; None: the newest.
 
@@ -133,9 +101,7 @@ def find_dataset(repository: str, revision: str | None, remedy: str):
     import huggingface_hub
 
     with input_errors(repository, remedy):
-        return with_retries(
-            lambda: huggingface_hub.dataset_info(repository, revision=revision), repository
-        )
+        return huggingface_hub.dataset_info(repository, revision=revision)
 
 
 class PinnedDataset:
@@ -165,10 +131,9 @@ class PinnedDataset:
         """Return paths or URLs of a split's files, for `open_file`."""
         import datasets
 
-        load = functools.partial(
-            datasets.load_dataset_builder, self.repository, self.config_name, revision=self.commit
+        builder = datasets.load_dataset_builder(
+            self.repository, self.config_name, revision=self.commit
         )
-        builder = with_retries(load, self.name)
         splits = builder.config.data_files or {}
         if split not in splits:
             raise ValueError(f"no split {split}, only {' '.join(map(str, splits))}")
@@ -181,7 +146,7 @@ def open_file(path: str):
     """Return a file of `PinnedDataset.files`, whose reads are repeated after temporary errors."""
     from datasets.utils.file_utils import xopen
 
-    return with_retries(lambda: xopen(path, "rb"), path)
+    return xopen(path, "rb")
 
 
 def load_table(options: dict, revision: str | None = None):
@@ -195,7 +160,7 @@ def load_table(options: dict, revision: str | None = None):
 
     datasets.disable_progress_bars()
     pinned = {**options, "revision": revision} if revision else options
-    table = with_retries(lambda: datasets.load_dataset(**pinned), options["path"])
+    table = datasets.load_dataset(**pinned)
     # The clients do not return the commit; the folder of the cached table has its name.
     names = {Path(file["filename"]).parent.name for file in table.cache_files}
     commits = [name for name in names if re.fullmatch(r"[0-9a-f]{40}", name)]
@@ -219,22 +184,21 @@ def download_model(
     """
     import huggingface_hub
 
-    def download():
+    with input_errors(repository, remedy):
         # The newest commit, or the newest known one if the hub cannot be reached.
         commit = huggingface_hub.resolve_revision(repository).resolved
-        fetch = functools.partial(huggingface_hub.hf_hub_download, repository, revision=commit)
         try:
             names = huggingface_hub.list_repo_files(repository, revision=commit)
         except Exception:
-            cache = huggingface_hub.snapshot_download(
-                repository, revision=commit, local_files_only=True
+            cache = Path(
+                huggingface_hub.snapshot_download(
+                    repository, revision=commit, local_files_only=True
+                )
             )
-            files = [path for path in Path(cache).rglob("*") if path.is_file()]
+            files = [path for path in cache.rglob("*") if path.is_file()]
             names = [path.relative_to(cache).as_posix() for path in files]
-        return [fetch(name) for name in choose(names)], commit
-
-    with input_errors(repository, remedy):
-        return with_retries(download, repository)
+        download = functools.partial(huggingface_hub.hf_hub_download, repository, revision=commit)
+        return [download(name) for name in choose(names)], commit
 
 
 @contextlib.contextmanager
@@ -254,80 +218,43 @@ def input_errors(name: str, remedy: str, is_local: bool = False):
         from datasets.exceptions import DatasetsError
         from huggingface_hub.errors import EntryNotFoundError
 
-        if not is_local and (problem := _explain(error)):
-            raise InputError(f"{name} {problem}; or {remedy}") from None
+        if not is_local and (failure := _find_failure(error)):
+            raise InputError(
+                f"{name} cannot be fetched from the hub ({_reason(failure)}): check its name, its "
+                "revision and the network (`hf auth login` if it is private or gated), and run the "
+                f"same command to resume; or {remedy}"
+            ) from None
         of_clients = DatasetsError, EntryNotFoundError, http_library().HTTPError
         if not isinstance(error, (*READ_ERRORS, *of_clients)):
             raise
-        cause = " ".join(str(error.__cause__ or error).split())[:300] or type(error).__name__
+        cause = _one_line(error.__cause__ or error)
         raise InputError(f"{name} cannot be read ({cause}): {remedy}") from None
-
-
-def _explain(error: Exception) -> str | None:
-    """Return "PROBLEM: WHAT TO DO" for a failed access to the hub; None for other errors."""
-    from datasets import config
-    from datasets.exceptions import DatasetNotFoundError
-    from huggingface_hub import constants, errors
-
-    failure = _find_failure(error)
-    is_offline = bool(constants.HF_HUB_OFFLINE or config.HF_HUB_OFFLINE)
-    if isinstance(error, errors.HFValidationError):
-        return "is neither a local path nor a name on the hub: check it"
-    is_gated = isinstance(error, DatasetNotFoundError) and "gated" in str(error)
-    is_local = is_offline and isinstance(error, OSError | ValueError) and not is_gated
-    if is_local or isinstance(failure, errors.OfflineModeIsEnabled):
-        return (
-            "is not in the cache, or not completely, and offline mode is on: unset HF_HUB_OFFLINE "
-            "and HF_DATASETS_OFFLINE and run the same command"
-        )
-    if failure is None and not is_gated:
-        return None
-    reason = "gated" if failure is None else _reason(failure)
-    status = _status(failure)
-    if is_gated or isinstance(failure, errors.GatedRepoError) or status == 403:
-        ask = f"request access on its page, {LOG_IN}, and run the same command"
-        return f"cannot be accessed on the hub ({reason}): {ask}"
-    if isinstance(failure, errors.RepositoryNotFoundError) or status == 401:
-        return f"does not exist on the hub, or is private ({reason}): check the name, or {LOG_IN}"
-    if isinstance(failure, errors.RevisionNotFoundError):
-        return f"does not have this revision on the hub ({reason}): use another"
-    wait = "wait some minutes" if status else "connect to the network"
-    higher_limit = f", or {LOG_IN} for a higher limit," if status == 429 else ""
-    return f"cannot be fetched from the hub ({reason}): {wait}{higher_limit} and {RESUME}"
 
 
 def _find_failure(error: BaseException | None) -> BaseException | None:
     """Return the failed request among an error and its causes, or None."""
+    from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub import errors
 
-    found = {"answer": [], "request": [], "other": []}
+    chain = []
     while error is not None:
-        if isinstance(error, errors.HfHubHTTPError | errors.OfflineModeIsEnabled):
-            if not isinstance(error, errors.EntryNotFoundError):
-                found["answer"].append(error)
-        elif isinstance(error, http_library().HTTPError) or "Consistency check" in str(error):
-            found["request"].insert(0, error)
-        elif isinstance(error, ConnectionError):  # after `datasets` has repeated a request
-            found["other"].append(error)
+        if not isinstance(error, errors.EntryNotFoundError):
+            chain.append(error)
         error = error.__cause__ or error.__context__
-    return next(itertools.chain(*found.values()), None)
+    answers = errors.HfHubHTTPError, errors.HFValidationError, DatasetNotFoundError
+    for kind in (answers, http_library().HTTPError, ConnectionError):
+        found = [error for error in chain if isinstance(error, kind)]
+        if found:
+            return found[0]
+    return None
 
 
-def _is_temporary(failure: BaseException | None) -> bool:
-    """Return whether a repetition may succeed. Without a network connection, it will not."""
-    library = http_library()
-    if isinstance(failure, library.TransportError):
-        return not isinstance(failure, library.ConnectError)
-    return _status(failure) in TEMPORARY
-
-
-def _status(failure: BaseException | None) -> int | None:
-    """Return the HTTP status code of a failed request, if it was answered."""
-    return getattr(getattr(failure, "response", None), "status_code", None)
-
-
-def _reason(failure: BaseException | None) -> str:
+def _reason(failure: BaseException) -> str:
     response = getattr(failure, "response", None)
     if response is not None:
         return f"{response.status_code} {response.reason_phrase}".strip()
-    return " ".join(str(failure).split())[:300] or type(failure).__name__
+    return _one_line(failure)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -349,10 +349,8 @@ def _from_hugging_face(source: str) -> HuggingFaceTokenizer:
         if Path(source).is_file():
             loaded = transformers.PreTrainedTokenizerFast(tokenizer_file=source)
         else:
-            loaded = hub.with_retries(
-                lambda: transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False),
-                source,
-            )
+            hub.configure()
+            loaded = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(
