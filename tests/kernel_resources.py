@@ -57,7 +57,7 @@ def measure(kind: str, name: str, arch: int) -> tuple[int, int, int]:
     function = KERNELS[name]
     q = torch.empty(1, 1, 1, HEAD_DIM, dtype=torch.bfloat16)
     pieces = torch.empty(1, 3, 64 if kind == "piecewise-linear" else 0)
-    settings = q, pieces, KINDS.index(kind), True, operators.NO_WINDOW
+    settings = q, q, pieces, KINDS.index(kind), True, operators.NO_WINDOW
     constants = operators.kernel_settings(name, *settings)
     options = {key: constants.pop(key) for key in ("num_warps", "num_stages", "enable_fp_fusion")}
     constants |= {

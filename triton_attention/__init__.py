@@ -66,7 +66,6 @@ def compute(q, k, v, bias_inputs: BiasInputs, scale, mask_spec, packed_qkv=None)
     """Compute attention with the Triton kernels; arguments as in `attention.attend`."""
     interface = load()
     bias = interface.bias_from_encoding(*bias_inputs, q.size(1))
-    k, v = (attention.repeat_heads(x, q.size(1)) for x in (k, v))
     mask = mask_spec.causal, mask_spec.window_size, mask_spec.skip_tolerance
     return interface.fused_attention(q, k, v, bias, scale, *mask, packed_qkv)
 

@@ -224,16 +224,17 @@ def attention_forward(
     kind: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr,
     skips_tiles: tl.constexpr, SKIP_KEYS: tl.constexpr, NUM_PIECES: tl.constexpr,
     D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    precision: tl.constexpr,
+    SHARED: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """Compute the output and the log-sum-exp of M queries of one head.
 
     Grid: (tiles of queries, B H).
 
-    Q, K, V: (B, H, T or S, D), bf16, f16 or f32. S_I, G: (B, H, T), S_J: (B, H, S), f32; unused
-    ones are empty with strides of 0. TABLE: (H, num_distances), f32. PIECES: (H, 3, NUM_PIECES),
-    f32: ends, slopes, intercepts. KEPT_TILES: (1 or 2, B, H, tiles of queries), int32, in units of
-    SKIP_KEYS keys: where the keys to read begin and, if not causal, where they end.
+    Q: (B, H, T, D), K, V: (B, H / SHARED, S, D), bf16, f16 or f32: SHARED heads have the same key.
+    S_I, G: (B, H, T), S_J: (B, H, S), f32; unused ones are empty with strides of 0. TABLE:
+    (H, num_distances), f32. PIECES: (H, 3, NUM_PIECES), f32: ends, slopes, intercepts. KEPT_TILES:
+    (1 or 2, B, H, tiles of queries), int32, in units of SKIP_KEYS keys: where the keys to read
+    begin and, if not causal, where they end.
     Y: output, in memory (B, T, H, D). LSE: output (B, H, T), f32, in base 2.
     window_size: in tokens. D_TILE: D rounded up to a power of 2.
     """
@@ -246,8 +247,8 @@ def attention_forward(
     decays: tl.constexpr = kind == DECAY or kind == LOG_DECAY
     uses_g: tl.constexpr = decays or kind == PIECEWISE_LINEAR
     bidirectional_pieces: tl.constexpr = kind == PIECEWISE_LINEAR and not causal
-    K += batch * k_b + head * k_h
-    V += batch * v_b + head * v_h
+    K += batch * k_b + head // SHARED * k_h
+    V += batch * v_b + head // SHARED * v_h
     S_J += batch * sj_b + head * sj_h
     G += batch * g_b + head * g_h
     TABLE += head * num_distances
@@ -313,7 +314,7 @@ def attention_backward_rows(
     skips_tiles: tl.constexpr, SKIP_KEYS: tl.constexpr,
     g_learns: tl.constexpr, s_learns: tl.constexpr, NUM_PIECES: tl.constexpr,
     D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    precision: tl.constexpr,
+    SHARED: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """Compute dq, dg, dS_i and delta of M queries of one head.
 
@@ -340,8 +341,8 @@ def attention_backward_rows(
     # In a causal decay bias the gradient of S_i by its row is zero.
     grad_s_i: tl.constexpr = s_learns and (kind == LOG_DECAY or (decays and not causal))
     needs_residue: tl.constexpr = (decays and s_learns and not grad_s_i) or kind == PIECEWISE_LINEAR
-    K += batch * k_b + head * k_h
-    V += batch * v_b + head * v_h
+    K += batch * k_b + head // SHARED * k_h
+    V += batch * v_b + head // SHARED * v_h
     S_J += batch * sj_b + head * sj_h
     G += batch * g_b + head * g_h
     TABLE += head * num_distances
@@ -422,7 +423,7 @@ def attention_backward_columns(
     skips_tiles: tl.constexpr, SKIP_KEYS: tl.constexpr, SKIP_QUERIES: tl.constexpr,
     g_learns: tl.constexpr, s_learns: tl.constexpr, NUM_PIECES: tl.constexpr,
     D: tl.constexpr, D_TILE: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    precision: tl.constexpr,
+    SHARED: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """Compute dk, dv and dS_j of N keys of one head.
 
@@ -450,8 +451,8 @@ def attention_backward_columns(
     PIECES += head * 3 * NUM_PIECES
     LSE += tl.program_id(1).to(tl.int64) * T
     DELTA += tl.program_id(1).to(tl.int64) * T
-    k = _load_tile(K + batch * k_b + head * k_h, j, S, k_t, channels, D)  # (N, D_TILE)
-    v = _load_tile(V + batch * v_b + head * v_h, j, S, v_t, channels, D)
+    k = _load_tile(K + batch * k_b + head // SHARED * k_h, j, S, k_t, channels, D)  # (N, D_TILE)
+    v = _load_tile(V + batch * v_b + head // SHARED * v_h, j, S, v_t, channels, D)
     if bidirectional_pieces:
         s_j = _load_vector(G, j, S, g_t, True)[:, None]
     else:
@@ -535,7 +536,7 @@ def attention_backward_distances(
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, g_h, g_t, dy_b, dy_h, dy_t,
     kind: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, NUM_PIECES: tl.constexpr,
     D: tl.constexpr, D_TILE: tl.constexpr, N: tl.constexpr, SEQUENCES: tl.constexpr,
-    precision: tl.constexpr,
+    SHARED: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """Sum the gradients of all tiles (N, N) of one head at one offset from the diagonal.
 
@@ -578,8 +579,8 @@ def attention_backward_distances(
             batch = tl.cast(batch, tl.int64)
             row = (batch * H + head) * T
             q = _load_tile(Q + batch * q_b + head * q_h, i, T, q_t, channels, D)
-            k = _load_tile(K + batch * k_b + head * k_h, j, T, k_t, channels, D)
-            v = _load_tile(V + batch * v_b + head * v_h, j, T, v_t, channels, D)
+            k = _load_tile(K + batch * k_b + head // SHARED * k_h, j, T, k_t, channels, D)
+            v = _load_tile(V + batch * v_b + head // SHARED * v_h, j, T, v_t, channels, D)
             dy = _load_tile(DY + batch * dy_b + head * dy_h, i, T, dy_t, channels, D)
             lse = tl.load(LSE + row + i, mask=i < T, other=float("inf"))[:, None]
             delta = tl.load(DELTA + row + i, mask=i < T, other=0.0)[:, None]

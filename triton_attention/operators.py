@@ -5,7 +5,7 @@ them without a graph break. `interface.fused_attention` checks the arguments.
 
 Arguments, as tensors without data where a kind of bias does not use them:
 
-    q, k, v        (B, H, T, D) and (B, H, S, D); or q packed (B, T, 3, H, D), and k, v empty
+    q, k, v        (B, H, T, D) and (B, G, S, D); or q packed (B, T, 3, H, D), and k, v empty
     s_i, g, s_j    (B, H, T), (B, H, T), (B, H, S), float32
     table, pieces  (H, N) and (H, 3, K), float32; see bias.Bias
     kept           what tile_skipping.kept_tiles returned, int32; empty: no tile is skipped
@@ -39,7 +39,7 @@ def _attention(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, w
     inputs = q, k, v, s_i, g, s_j, table, pieces
     y, lse = _attention_fake(*inputs, kept, kind, scale, causal, window_size)
     sizes, strides = _sizes_and_strides(*inputs)
-    settings = kernel_settings("forward", q, pieces, kind, causal, window_size)
+    settings = kernel_settings("forward", q, k, pieces, kind, causal, window_size)
     settings |= {"skips_tiles": kept.numel() > 0, "SKIP_KEYS": settings["N"]}
     grid = triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)
     numbers = scale, *sizes, window_size, *strides
@@ -83,8 +83,8 @@ def _launch_backward(grads, dy, y, lse, inputs, kept, settings):
     (H, T, S, num_distances), strides = _sizes_and_strides(*inputs)
     strides += dy.stride()[:3]
     learnable = {"s_learns": s_learns, "g_learns": g_learns}
-    rows = kernel_settings("rows", q, pieces, kind, causal, window_size) | learnable
-    columns = kernel_settings("columns", q, pieces, kind, causal, window_size) | learnable
+    rows = kernel_settings("rows", q, k, pieces, kind, causal, window_size) | learnable
+    columns = kernel_settings("columns", q, k, pieces, kind, causal, window_size) | learnable
     M, N, *_ = tile_sizes.select(KINDS[kind], q.size(-1), q.dtype)["forward"]
     rows |= {"skips_tiles": kept.numel() > 0, "SKIP_KEYS": N}
     columns |= {"skips_tiles": kept.numel() > 0, "SKIP_KEYS": N, "SKIP_QUERIES": M}
@@ -95,10 +95,16 @@ def _launch_backward(grads, dy, y, lse, inputs, kept, settings):
     if pieces.numel() and not causal:
         ds_j = dg  # the kernel for columns adds the later keys' part of g's gradient
     grid = triton.cdiv(S, columns["N"]), B * H
-    tensors = *inputs, kept, dy, lse, delta, dk, dv, ds_j
+    by_head = dk, dv
+    if k.size(1) != H:  # each head has a gradient of its own, which are added in float32
+        by_head = tuple(dk.new_empty(B, S, H, q.size(-1), dtype=torch.float32) for _ in by_head)
+    tensors = *inputs, kept, dy, lse, delta, *by_head, ds_j
     _launch(kernels.attention_backward_columns, grid, *tensors, *numbers, **columns)
+    if k.size(1) != H:
+        for grad, heads in zip((dk, dv), by_head, strict=True):
+            grad.copy_(heads.unflatten(2, (k.size(1), -1)).sum(3).transpose(1, 2))
     if table_learns:
-        settings = kernel_settings("distances", q, pieces, kind, causal, window_size)
+        settings = kernel_settings("distances", q, k, pieces, kind, causal, window_size)
         _launch_distances(
             d_table, d_pieces, dy, lse, delta, inputs, scale, causal, window_size, strides, settings
         )
@@ -191,7 +197,7 @@ def _sizes_and_strides(q, k, v, s_i, g, s_j, table, pieces):
     return sizes, strides
 
 
-def kernel_settings(kernel, q, pieces, kind, causal, window_size):
+def kernel_settings(kernel, q, k, pieces, kind, causal, window_size):
     """Return the compile-time settings of a kernel: forward, rows, columns or distances."""
     M, N, warps, stages = tile_sizes.select(KINDS[kind], q.size(-1), q.dtype)[kernel]
     return {
@@ -203,6 +209,7 @@ def kernel_settings(kernel, q, pieces, kind, causal, window_size):
         "D_TILE": triton.next_power_of_2(q.size(-1)),
         "M": M,
         "N": N,
+        "SHARED": q.size(1) // k.size(1),
         "precision": "ieee" if q.dtype == torch.float32 else "tf32",
         "num_warps": warps,
         "num_stages": stages,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attention import SKIP_TOLERANCE
+from attention import SKIP_TOLERANCE, repeat_heads
 from posenc import running_sum
 from triton_attention import tile_sizes
 from triton_attention.bias import Bias
@@ -34,6 +34,7 @@ def skipped_fraction(
     if not can_skip(bias.kind, skip_tolerance):
         return 0.0
     M, N, *_ = tile_sizes.select(bias.kind, D, q.dtype)["forward"]
+    k = repeat_heads(k, H)
     s_i, g, s_j = bias.expand_features(B, H, T, S, unused=q.new_empty(0))
     kept = kept_tiles(q, k, bias.kind, s_i, g, s_j, scale, causal, skip_tolerance)
     kept = kept.double().mean((1, 2))  # (1 or 2, tiles of queries)

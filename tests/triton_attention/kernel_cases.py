@@ -67,14 +67,18 @@ def small_tiles_on_cpu(request):
         request.getfixturevalue("small_tiles")
 
 
-def make_inputs(kind, T, S, D, B=2, H=2, steep=1.0, causal=True):
-    """Return float64 q, k, v and the numbers of a kind of bias, by name."""
+def make_inputs(kind, T, S, D, B=2, H=2, steep=1.0, causal=True, shared=1):
+    """Return float64 q, k, v and the numbers of a kind of bias, by name.
+
+    shared: the number of heads that have the same key.
+    """
     generator = torch.Generator().manual_seed(T + S + D)
 
     def normal(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    inputs = {"q": normal(B, H, T, D), "k": normal(B, H, S, D), "v": normal(B, H, S, D)}
+    inputs = {"q": normal(B, H, T, D)}
+    inputs |= {name: normal(B, H // shared, S, D) for name in "kv"}
     if "decay" in kind:
         inputs["s"] = -(steep * normal(B, H, S).relu()).cumsum(-1)
         inputs["g"] = normal(B, H, T).exp()
@@ -96,6 +100,7 @@ def to_float32(inputs):
 def reference(kind, inputs, scale=SCALE, causal=True, window_size=None):
     """Return softmax(q k^T scale + b) v and the weights, in the precision of the inputs."""
     q, k, v = (inputs[name] for name in "qkv")
+    k, v = (x.repeat_interleave(q.size(1) // k.size(1), 1) for x in (k, v))
     T, S = q.size(2), k.size(2)
     d = (torch.arange(T, device=q.device) + S - T)[:, None] - torch.arange(S, device=q.device)
     z = q @ k.mT * scale

@@ -33,6 +33,13 @@ def test_values_and_gradients(kind, causal, monkeypatch):
     assert max(relative_errors(kind, inputs, causal=causal).values()) < 1e-5
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_that_share_keys(kind):
+    """Grouped-query attention: the gradient of a key is the sum over its heads."""
+    inputs = make_inputs(kind, 37, 37, 16, H=6, shared=3)
+    assert max(relative_errors(kind, inputs).values()) < 1e-5
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
     "kind, fixed",
