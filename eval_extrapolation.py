@@ -146,7 +146,7 @@ def main(argv=None):
 
 def plan(run: str, config: Config) -> ExtrapolationPlan:
     """Return what to evaluate on one run. Raises InputError if the settings do not fit the run."""
-    checkpoint = load_checkpoint(run, weights=False)
+    checkpoint = load_checkpoint(run)
     causal = checkpoint["gpt"]["causal"]
     mask_rate = None if causal else checkpoint["config"]["mask_rate"]
     if mask_rate and (config.protocol != "segments" or config.stride or config.cache_window):

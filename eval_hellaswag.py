@@ -70,7 +70,7 @@ def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
     with evaluation_ranks(config, config.dtype) as ranks:
         for run in config.runs:
-            load_checkpoint(run, causal=True, weights=False)  # raises before a download
+            load_checkpoint(run, causal=True)  # raises before a download
         examples = load_examples(config.source)
         results = in_order([evaluate(run, examples, config, *ranks) for run in config.runs])
         print(f"\n{ACCURACY.table(results).markdown()}\n{ACCURACY.caption(results)}")

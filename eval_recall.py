@@ -116,7 +116,7 @@ def main(argv=None):
 
 def is_trained_on_task(run: str) -> bool:
     """Return whether a run was trained with --objective recall."""
-    checkpoint = load_checkpoint(run, causal=True, weights=False)
+    checkpoint = load_checkpoint(run, causal=True)
     return checkpoint["config"].get("objective") == "recall"
 
 
@@ -125,7 +125,7 @@ def is_trained_on_task(run: str) -> bool:
 
 def plan(run: str, config: Config) -> RecallPlan:
     """Return the trials of one run. Raises InputError if its text is too short for them."""
-    checkpoint = load_checkpoint(run, causal=True, weights=False)
+    checkpoint = load_checkpoint(run, causal=True)
     shards = shards_for_run(run, checkpoint, config.data, config.split)
     distances = cli.parse_lengths(config.distances or DISTANCES, checkpoint["gpt"]["block_size"])
     if distances[0] < config.passage:
@@ -215,7 +215,7 @@ def plan_task(
     run: str, config: Config, task: recall_task.Task, filler: recall_task.Filler
 ) -> TaskPlan:
     """Return the trials of one run on one task. Raises InputError if its text is too short."""
-    checkpoint = load_checkpoint(run, causal=True, weights=False)
+    checkpoint = load_checkpoint(run, causal=True)
     shards = shards_for_run(run, checkpoint, config.data, config.split)
     block_size = checkpoint["gpt"]["block_size"]
     distances = cli.parse_lengths(config.distances or TASK_DISTANCES, block_size)

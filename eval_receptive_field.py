@@ -81,7 +81,7 @@ def main(argv=None):
 
 def plan(run: str, config: Config) -> ReceptiveFieldPlan:
     """Return the windows of one run. Raises InputError if the text is too short for two."""
-    checkpoint = load_checkpoint(run, causal=True, weights=False)
+    checkpoint = load_checkpoint(run, causal=True)
     lengths = cli.parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
     shards = shards_for_run(run, checkpoint, config.data, config.split)
     windows = Windows(shards, lengths[-1])

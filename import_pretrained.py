@@ -69,7 +69,8 @@ def main(argv=None):
     found = {name: getattr(model.config, name) for name in ("block_size", "attn_scale")}
     if revision:
         found["revision"] = revision
-    run.start(torch.device("cpu"), found)
+    run.config |= found
+    run.start(torch.device("cpu"))
     unused = {"optimizer": {}, "scaler": {}, "sampler": {}, "rng": []}
     run.save(model=model.state_dict(), step=0, gpt=dataclasses.asdict(model.config), **unused)
     run.finish()

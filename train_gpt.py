@@ -96,8 +96,9 @@ class Trainer:
         processes.run_on_all_ranks(
             lambda: attention_path.check_paths(self.model, config, self.device, self.dtype)
         )
-        self.micro_batch = self.choose_micro_batch()
-        self.accumulation_steps = self.sequences_per_step // self.world_size // self.micro_batch
+        per_rank = self.sequences_per_step // self.world_size
+        self.micro_batch = devices.largest_divisor(per_rank, config.micro_batch)
+        self.accumulation_steps = per_rank // self.micro_batch
         self.parallel_model, self.no_sync = self.compile_and_wrap()
         self.metrics = metrics.StepMetrics(
             config, self.model, self.train_windows, self.dtype, processes
@@ -110,8 +111,7 @@ class Trainer:
     def train(self) -> None:
         """Train to the last step, or until a signal arrives."""
         config, run = self.config, self.run
-        if run.step == config.steps:
-            run.rename_corrupt_checkpoints()
+        if run.step >= config.steps:
             state = f"{config.out_dir} is already trained: {self.step} of {config.steps} steps"
             print(self.model.describe(), state, sep="\n")
             return
@@ -121,7 +121,6 @@ class Trainer:
         with (
             contextlib.closing(self.batches),
             distributed.signals() as received,
-            run.thread,
             tqdm(
                 total=config.steps,
                 initial=self.step,
@@ -140,7 +139,7 @@ class Trainer:
             while self.step < config.steps and not is_stopped:
                 step_start = time.perf_counter()
                 self.metrics.steps.append(self.train_step())
-                is_stopped = self.processes.any(bool(received) or run.has_failed())
+                is_stopped = self.processes.any(bool(received))
                 is_last = self.step == config.steps
                 should_save = is_stopped or is_last or self.step % config.checkpoint_every == 0
                 should_log = should_save or self.step % config.log_every == 0
@@ -160,7 +159,6 @@ class Trainer:
                 if should_save:
                     self.save_checkpoint()
                 bar.update()
-            self.processes.run_on_all_ranks(run.wait)
         if is_stopped and not is_last:
             print(f"stopped by a signal: step {self.step} is saved, use --resume to continue")
             if self.world_size > 1:
@@ -357,14 +355,6 @@ class Trainer:
             devices.set_random_state(checkpoint["rng"][self.rank], self.device)
         return checkpoint["step"], checkpoint["sampler"]
 
-    def choose_micro_batch(self) -> int:
-        """Return the micro-batch, a divisor of the sequences per rank."""
-        per_rank, limit = self.sequences_per_step // self.world_size, self.config.micro_batch
-        if limit == "auto":
-            where = self.device, self.dtype, self.processes
-            return devices.find_micro_batch(self.model, per_rank, *where)
-        return devices.largest_divisor(per_rank, limit)
-
     def compile_and_wrap(self) -> tuple:
         """Return the model that averages gradients over ranks, and the context without that."""
         if devices.uses_compile(self.config.compile, self.device):
@@ -390,14 +380,12 @@ class Trainer:
             f"steps of {config.tokens_per_step:,} tokens = world size {self.world_size} x "
             f"{self.accumulation_steps} micro-batches x {self.micro_batch} sequences, "
             f"from step {self.step}",
-            *self.run.describe_changes(),
             *settings.notes(config, self.train_windows),
             sep="\n",
         )
-        found = {"micro_batch": self.micro_batch} if config.micro_batch == "auto" else {}
         facts = {"processes": self.world_size, "parameters": self.model.parameter_count()}
         self.processes.run_on_all_ranks(
-            lambda: self.run.start(self.device, found, self.init_steps, **facts)
+            lambda: self.run.start(self.device, self.init_steps, **facts)
         )
 
 

@@ -153,12 +153,13 @@ def find_record(out: Path, config: Config) -> dict:
     """Return the record of the fine-tuning in a folder, or {} if there is none.
 
     It has "losses" if the fine-tuning is finished. Raises InputError if the folder has another
-    fine-tuning or other files, or if --resume is missing.
+    fine-tuning, or if --resume is missing.
     """
     has_record = (out / RECORD).exists()
-    run_folder.check_folder(out, has_record, config.resume)
     if not has_record:
         return {}
+    if not config.resume:
+        raise InputError(run_folder.ALREADY.format(out))
     record = read_json(out / RECORD, "remove the folder", record_schema.FINETUNING)
     old = record["settings"]
     changes = [

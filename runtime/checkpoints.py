@@ -28,7 +28,6 @@ import json
 import os
 import pickle
 import re
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -95,20 +94,6 @@ LATER_SETTINGS = {"optimizer": "adamw", "block": "gpt2", "tied": True, "norm_eps
 LATER_SETTINGS |= dict.fromkeys(("n_kv_head", "head_dim", "n_inner", "qk_norm", "qkv_bias"))
 
 
-class CorruptCheckpoint(InputError):
-    """A checkpoint file whose bytes are not those that were written."""
-
-    def __init__(self, path: Path, reason: str):
-        paths = list_checkpoints(path.parent)
-        older = paths[: paths.index(path)] if path in paths else []
-        self.path = path
-        self.reason = reason
-        remedy = "train again, or pass another run"
-        if older:
-            remedy = f"use {older[-1]}, or resume training from it with train_gpt.py --resume"
-        super().__init__(f"{path} is corrupt or not a checkpoint ({reason}): {remedy}")
-
-
 def list_checkpoints(folder: str | Path) -> list[Path]:
     """Return the checkpoint files of a run's folder, the newest last."""
     paths = [path for path in Path(folder).glob("checkpoint_*.pt") if path.is_file()]
@@ -145,30 +130,19 @@ def checkpoint_path(run: str | Path) -> Path:
 
 
 def load_checkpoint(
-    run: str | Path,
-    causal: bool | None = None,
-    weights: bool = True,
-    check_plugins: bool = True,
+    run: str | Path, causal: bool | None = None, check_plugins: bool = True
 ) -> dict:
     """Return the content of a run's newest checkpoint, or of a checkpoint file, on the CPU.
 
-    Its "sha256" is that of the bytes that were loaded, also if a training replaces the file; None
-    without weights.
+    Its "sha256" is that of the bytes that were loaded, also if a training replaces the file. The
+    tensors are mapped into memory: reading the settings alone takes none.
 
-    causal: True accepts decoders only, False encoders only, None both. weights: False maps tensors
-    into memory without reading them, and compares only the settings with their checksum.
-    check_plugins: raise InputError if a plugin that the run was trained with is not loaded. Raises
-    InputError if there is no checkpoint, or if it is corrupt or in another format.
+    causal: True accepts decoders only, False encoders only, None both. check_plugins: raise
+    InputError if a plugin that the run was trained with is not loaded. Raises InputError if there
+    is no checkpoint, or if it is corrupt or in another format.
     """
-    for _ in range(10):
-        path = checkpoint_path(run)
-        try:
-            checkpoint, sha256 = _read(path, weights)
-            break
-        except FileNotFoundError:  # a training has just replaced it by a newer one
-            continue
-    else:
-        raise InputError(f"{path} was removed while it was read: run the command again")
+    path = checkpoint_path(run)
+    checkpoint, sha256 = _read(path)
     _check_content(path, checkpoint)
     if check_plugins:
         plugins.check_loaded(checkpoint["config"], path.parent)
@@ -180,29 +154,6 @@ def load_checkpoint(
     if causal is False and is_decoder:
         raise InputError(f"{run} is a decoder: use a run with --objective mlm")
     return checkpoint | {"sha256": sha256}
-
-
-def load_newest_intact(
-    folder: str | Path, weights: bool = True
-) -> tuple[dict, list[CorruptCheckpoint]]:
-    """Return the newest checkpoint of a run that is not corrupt, and the errors of newer ones.
-
-    weights: as in `load_checkpoint`. Raises InputError if all are corrupt.
-    """
-    errors = []
-    for path in reversed(list_checkpoints(folder)):
-        try:
-            return load_checkpoint(path, weights=weights, check_plugins=False), errors
-        except CorruptCheckpoint as error:
-            errors.append(error)
-    if not errors:
-        raise InputError(f"the checkpoints in {folder} were removed: run the command again")
-    if len(errors) == 1:
-        raise errors[0]
-    raise InputError(
-        f"all {len(errors)} checkpoints in {folder} are corrupt (the newest one: "
-        f"{errors[0].reason}): restore a copy, or train again with another --out_dir"
-    )
 
 
 def write_checkpoint(file, checkpoint: dict) -> None:
@@ -227,25 +178,21 @@ class _HashedFile:
         self.file.flush()
 
 
-def _read(path: Path, weights: bool) -> tuple[Any, str | None]:
-    """Return the content of a checkpoint file and its SHA-256, None without weights."""
+def _read(path: Path) -> tuple[Any, str]:
+    """Return the content of a checkpoint file and its SHA-256."""
     try:
         with open(path, "rb") as file:
-            sha256 = _check_digest(path, file) if weights else _check_settings(path, file)
-            file.seek(0)
-            # A path can be mapped into memory, a file cannot.
-            source = file if weights else path
-            content = torch.load(source, map_location="cpu", weights_only=True, mmap=not weights)
-    except (InputError, FileNotFoundError):
+            sha256 = _check_digest(path, file)
+            # The file that was checked, also if a training has replaced it since.
+            opened = f"/proc/self/fd/{file.fileno()}"
+            content = torch.load(opened, map_location="cpu", weights_only=True, mmap=True)
+    except InputError:
         raise
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"{path} cannot be read ({reason}): check the file and its disk") from None
     except Exception as error:  # a file of another program can cause any
-        reason = describe_load_error(error)
-        if weights:  # the bytes are those that were written
-            raise _foreign(path, reason) from None
-        raise CorruptCheckpoint(path, reason) from None
+        raise _foreign(path, describe_load_error(error)) from None
     return content, sha256
 
 
@@ -259,7 +206,7 @@ def _check_digest(path: Path, file) -> str:
         digest.update(block)
         remaining -= len(block)
     if digest.hexdigest().encode() != expected:
-        raise CorruptCheckpoint(path, "its SHA-256 is wrong")
+        raise _corrupt(path, "its SHA-256 is wrong")
     digest.update(expected)
     return digest.hexdigest()
 
@@ -273,31 +220,24 @@ def _read_digest(path: Path, file) -> bytes:
         return digest
     if digest[-22:].startswith(b"PK\5\6"):  # the end of a zip file, which torch.save writes
         raise _foreign(path, "it has no SHA-256: another program or an older version wrote it")
-    raise CorruptCheckpoint(path, "it does not end with its SHA-256")
-
-
-def _check_settings(path: Path, file) -> None:
-    """Compare the members of a zip file with their CRC-32, except for the tensors."""
-    _read_digest(path, file)
-    try:
-        with zipfile.ZipFile(file) as archive:
-            for name in archive.namelist():
-                if "/data/" not in name:
-                    archive.read(name)
-    except Exception as error:  # corrupt bytes can cause any
-        raise CorruptCheckpoint(path, _first_line(error)) from None
+    raise _corrupt(path, "it does not end with its SHA-256")
 
 
 def describe_load_error(error: Exception) -> str:
     """Return one line on why torch.load failed, without its advice to load unsafe files."""
     if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
         return "it contains Python objects other than tensors and settings"
-    return _first_line(error)
-
-
-def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return "".join(char if char.isprintable() else "?" for char in lines[0][:200])
+
+
+def _corrupt(path: Path, reason: str) -> InputError:
+    """Return the error for a file whose bytes are not those that were written."""
+    older = [each for each in list_checkpoints(path.parent) if named_step(each) < named_step(path)]
+    remedy = "train again, or pass another run"
+    if older:
+        remedy = f"remove it to continue from {older[-1]}"
+    return InputError(f"{path} is corrupt or not a checkpoint ({reason}): {remedy}")
 
 
 def _foreign(path: Path, reason: str) -> InputError:
@@ -314,7 +254,7 @@ def _check_content(path: Path, checkpoint) -> None:
     if problem := find_mismatch(checkpoint, TYPE):
         raise _foreign(path, problem)
     if (written := checkpoint["step"]) != named_step(path, default=written):
-        raise CorruptCheckpoint(path, f"it was written after step {written}")
+        raise _corrupt(path, f"it was written after step {written}")
     try:
         json.dumps(checkpoint["config"])
     except TypeError:

@@ -4,7 +4,6 @@ device, dtype = select_device("auto", "auto")  # prints the choice and the reaso
 with autocast(device, dtype): ...
 """
 
-import bisect
 import contextlib
 import ctypes
 import itertools
@@ -13,7 +12,6 @@ import platform
 import re
 import resource
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,12 +45,7 @@ PEAK_TFLOPS = {
     "RTX 3090": 71,
 }
 
-DEVICE_FOLDER = Path("/dev")
-
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
-
-# torch warns of an unusable driver on every rank; `select_device` raises one error instead.
-warnings.filterwarnings("ignore", message="CUDA initialization")
 
 
 def select_device(
@@ -64,7 +57,7 @@ def select_device(
     DTYPES; weights stay float32. auto is bfloat16 if the hardware computes in it, because emulation
     on a CPU is slower than float32, up to hundreds of times; else float16 on a GPU, float32 on a
     CPU. local_rank: with several processes on this machine, the GPU of this one. Raises InputError
-    for a device that does not exist, and for a GPU that this torch cannot use.
+    for a device that does not exist.
     """
     selected = _parse_device(device)
     if selected.type == "cuda" and local_rank is not None:
@@ -87,8 +80,6 @@ def select_device(
 
 def _parse_device(device: str) -> torch.device:
     """Return the device of a --device value. Raises InputError if it does not exist."""
-    if device == "auto" or device.startswith("cuda"):
-        _check_gpu_is_usable(device)
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"--device {device}: there is no CUDA device: use cpu or auto")
     name = device
@@ -104,23 +95,6 @@ def _parse_device(device: str) -> torch.device:
         last = torch.cuda.device_count() - 1
         raise InputError(f"--device {device} does not exist: use cuda:0 to cuda:{last}")
     return selected
-
-
-def _check_gpu_is_usable(device: str) -> None:
-    """Raise InputError if there is an NVIDIA GPU but CUDA does not work: auto would use the CPU."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip()
-    is_hidden = not re.match(r"\d|GPU-|MIG-", visible)  # empty, -1, or Slurm's NoDevFiles
-    # A container without access to the GPUs of its machine has no device file.
-    has_gpu = any(DEVICE_FOLDER.glob("nvidia[0-9]*"))
-    if torch.cuda.is_available() or is_hidden or not has_gpu:
-        return
-    cuda = torch.version.cuda
-    build = f"for CUDA {cuda}" if cuda else "a CPU build"
-    raise InputError(
-        f"--device {device}: there is an NVIDIA GPU, but PyTorch {torch.__version__}, {build}, "
-        "cannot use it: install the build for its driver (docs/installation.md), or pass "
-        "--device cpu"
-    )
 
 
 def configure_backends(device: torch.device) -> None:
@@ -311,59 +285,3 @@ def measure_peak_memory(call: Callable[[], object], device: torch.device) -> int
 def largest_divisor(number: int, limit: int) -> int:
     """Return the largest divisor of a number that is at most `limit`, which is at least 1."""
     return next(count for count in range(min(limit, number), 0, -1) if number % count == 0)
-
-
-def largest_that_fits(attempt: Callable[[int], None], candidates: list[int]) -> int | None:
-    """Return the largest candidate whose `attempt` fits into GPU memory; None if none fits.
-
-    candidates: ascending; found by bisection.
-    """
-
-    def is_too_large(candidate: int) -> bool:
-        try:
-            attempt(candidate)
-            return False
-        except torch.OutOfMemoryError:
-            return True
-        finally:
-            torch.cuda.empty_cache()
-
-    fitting = bisect.bisect_left(candidates, True, key=is_too_large)
-    return candidates[fitting - 1] if fitting else None
-
-
-def find_micro_batch(
-    model, sequences: int, device: torch.device, dtype: torch.dtype, processes
-) -> int:
-    """Return the largest micro-batch that fits into the GPU memory of every rank.
-
-    sequences: of one rank and one optimizer step; the result divides it. Each attempt runs the
-    forward and backward pass of a micro-batch with all that is in memory then: AdamW's two moments,
-    with several ranks the buckets of DistributedDataParallel, and with gradient accumulation the
-    gradients of earlier micro-batches. Raises InputError if not even one sequence fits.
-    """
-    copies = 2 if processes.world_size == 1 else 3  # of the parameters, in `held`
-
-    def attempt(micro_batch):
-        model.zero_grad()
-        shape = (micro_batch, model.config.block_size)
-        tokens = torch.zeros(shape, dtype=torch.int64, device=device)
-        held = torch.empty(copies * model.parameter_count(), device=device)
-        if micro_batch < sequences:
-            for parameter in model.parameters():
-                parameter.grad = torch.zeros_like(parameter)
-        with autocast(device, dtype):
-            loss = model(tokens, tokens)
-        loss.backward()
-        del held
-
-    divisors = [count for count in range(1, sequences + 1) if sequences % count == 0]
-    largest = largest_that_fits(attempt, divisors)
-    model.zero_grad()
-    largest = min(processes.gather(largest or 0))
-    if not largest:
-        raise InputError(
-            f"not one sequence of {model.config.block_size} tokens fits into the GPU: "
-            "use a smaller size or block_size, or --activation_checkpointing"
-        )
-    return largest

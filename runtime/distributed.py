@@ -11,19 +11,14 @@ states go through gloo, so that no rank waits for a GPU.
 
 If a rank ends or hangs, the others end with a line that says how to continue: at their next
 collective if it has ended, after TIMEOUT if it hangs. torchrun then ends the ranks that still run,
-with SIGKILL 30 seconds later. If torchrun has ended, its ranks end within a second.
+with SIGKILL 30 seconds later.
 """
 
 import contextlib
 import datetime
 import gc
 import os
-import re
-import select
 import signal
-import socket
-import threading
-import time
 import traceback
 from dataclasses import dataclass
 
@@ -37,10 +32,9 @@ from errors import InputError
 # The longest time that a rank waits for another in a collective. Ranks wait while another one
 # compiles, or writes a checkpoint to a slow disk.
 TIMEOUT = datetime.timedelta(minutes=10)
-GATHERING_SECONDS = 3.0  # ranks report the same timeout within this time
-ENDED = (
-    "another rank has ended: fix the cause, which it or torchrun has printed, then continue with "
-    "--resume"
+LOST = (
+    f"another rank has ended, or did not answer for {TIMEOUT}: fix the cause, which it or torchrun "
+    "has printed, then continue with --resume"
 )
 
 
@@ -102,8 +96,6 @@ def process_group():
     a machine with GPUs has fewer of them than processes, and on all other ranks if one ends, fails
     or hangs.
     """
-    if dist.is_torchelastic_launched():
-        _end_with_launcher()
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield Processes()
         return
@@ -123,7 +115,6 @@ def process_group():
         store, rank, world_size = next(rendezvous("env://", timeout=TIMEOUT))
         # When torchrun restarts the ranks, its store still has the keys of those that ended.
         store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-        store.set(f"process/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT
         )
@@ -140,7 +131,7 @@ def process_group():
                 if not _is_collective_failure(error):
                     raise
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it to all ranks
-            problems = _explain(error, store, processes)
+            problems = _explain(error, store)
             traceback.clear_frames(error.__traceback__)  # frees the model
             if not torch.cuda.is_available():  # NCCL would wait for ranks without an error
                 _leave_group()
@@ -148,64 +139,22 @@ def process_group():
         _leave_group()
 
 
-def _end_with_launcher() -> None:
-    """Start a thread that ends this process, to unlock the run, when torchrun has ended."""
-    # Linux would send PR_SET_PDEATHSIG when the parent's thread ends, not its process.
-    launcher = os.getppid()
-    is_first = os.environ["LOCAL_RANK"] == "0"
-
-    def watch():
-        while os.getppid() == launcher:
-            time.sleep(0.5)
-        with contextlib.suppress(OSError):
-            if is_first and select.select([], [2], [], 0)[1]:  # nobody may read a full pipe
-                os.write(
-                    2, b"error: torchrun has ended: start it again, a training with --resume\n"
-                )
-        os._exit(2)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _explain(error: Exception, store: Store, processes: Processes) -> list[str]:
+def _explain(error: Exception, store: Store) -> list[str]:
     """Return the lines that this rank prints: each line on one rank, user errors before others."""
-    is_user_error = isinstance(error, InputError)
-    lines = [*error.problems] if is_user_error else [ENDED]
-    try:
-        if is_user_error:
+    lines = [*error.problems] if isinstance(error, InputError) else [LOST]
+    with contextlib.suppress(RuntimeError):  # the process that keeps the store has ended
+        if isinstance(error, InputError):
             store.set("explained", "")
         elif store.check(["explained"]):
             return []
-        else:
-            lines = [_describe_failure(str(error), store, processes)]
         return [line for line in lines if store.add(f"reported: {line}", 1) == 1]
-    except RuntimeError:  # the process that keeps the store has ended: better twice than never
-        time.sleep(1)  # this process ends here if torchrun has ended
-        return lines
+    return lines
 
 
 def _is_collective_failure(error: Exception) -> bool:
     """Return whether an exception is that of a collective; gloo raises RuntimeError."""
     is_gloo = isinstance(error, RuntimeError) and "gloo" in str(error).lower()
     return is_gloo or isinstance(error, dist.DistError)
-
-
-def _describe_failure(reason: str, store: Store, processes: Processes) -> str:
-    """Return one line for a collective that failed because a rank has ended or does not answer."""
-    if not re.search("timed? ?out", reason, re.IGNORECASE):
-        return ENDED
-    # All ranks but those that hang have waited for the same collective, and arrive within seconds.
-    store.set(f"waited/{processes.rank}", "")
-    time.sleep(GATHERING_SECONDS)
-    hanging = [
-        f"rank {rank} ({store.get(f'process/{rank}').decode()})"
-        for rank in range(processes.world_size)
-        if not store.check([f"waited/{rank}"])
-    ]
-    names = " and ".join(hanging) or "another rank"
-    return (
-        f"{names} did not answer for {TIMEOUT}: end it, then start again, trainings with --resume"
-    )
 
 
 def _leave_group() -> None:

@@ -2,10 +2,8 @@
 
 The files of a run:
 
-    config.yaml             every setting, resolved; `--config` accepts the file. Comments at the
-                            top say which settings were changed on resume, and at which step
+    config.yaml             every setting, resolved; `--config` accepts the file
     log.jsonl               records with "kind" (start, train, val or sample), "step" and values
-    log.jsonl.corrupt       lines of log.jsonl that were corrupt when the run was resumed
     tokenizer.json          copy of the tokenizer, with tokenizer_config.json, unless its name is
                             enough: bytes, gpt2 and other encodings of tiktoken
     my_encoding.py          copy of the plugin that defines the encoding, if there is one
@@ -18,12 +16,10 @@ The files of a run:
     checkpoint = run.find_checkpoint(resume=True)  # reads only
     run.start(device)                                           # locks the folder and writes
     run.log("train", step, loss=loss)
-    run.save(**checkpoint)                                      # copies; a thread writes
-    run.finish()                                                # waits for the thread
+    run.save(**checkpoint)
+    run.finish()
 """
 
-import contextlib
-import copy
 import fcntl
 import functools
 import json
@@ -31,7 +27,6 @@ import os
 import uuid
 import weakref
 from collections.abc import Callable, Set
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeGuard
 
@@ -43,9 +38,8 @@ from runtime.checkpoints import (
     LATER_SETTINGS,
     MAY_BE_OVERRIDDEN,
     MAY_CHANGE_ON_RESUME,
-    CorruptCheckpoint,
     list_checkpoints,
-    load_newest_intact,
+    load_checkpoint,
     named_step,
     write_checkpoint,
 )
@@ -62,6 +56,7 @@ CONFIG, LOG = "config.yaml", "log.jsonl"
 RECORD = fields({"kind": str, "step": Count, "loss?": float, "id?": str})  # of the log
 # Temporary files of a killed process.
 LEFTOVERS = rf"(checkpoint_\d+\.pt|config\.yaml|log\.jsonl){PARTIAL}"
+ALREADY = "{} already contains a run: pass --resume to continue it, or use another --out_dir"
 USE_THE_SAME = "use the same, or another --out_dir"
 
 
@@ -99,26 +94,21 @@ class Run:
         self.step = -1  # of the checkpoint that training resumes from
         self.init_steps: int | None = None
         self.changes = []
-        self.corrupt: list[CorruptCheckpoint] = []  # newer than that checkpoint
         self.is_validated = True  # whether the log has a validation at that step, see `start`
-        self.saved_steps = []  # of the checkpoints that are kept, the newest last; on every rank
-        self.thread = ThreadPoolExecutor(1, "checkpoint")  # as a context, it waits for the thread
-        self._saving = None  # the newest task of the thread
-        self._buffers = {}  # host memory of the copy of a checkpoint
 
     def find_checkpoint(self, resume: bool, override: Set[str] = frozenset()) -> dict | None:
-        """Return the content of the newest intact checkpoint, or None for a new run.
+        """Return the content of the newest checkpoint, or None for a new run.
 
         override: settings that may differ from those of the checkpoint. Writes nothing. Raises
-        InputError if the folder contains another run, imported weights, other files, or this run
-        and `resume` is False.
+        InputError if the folder contains another run, imported weights, or this run and `resume` is
+        False, and if the checkpoint is corrupt.
         """
-        has_checkpoint = bool(list_checkpoints(self.folder))
-        has_run = has_checkpoint or (self.folder / CONFIG).exists()
-        check_folder(self.folder, has_run, resume)
-        if not has_checkpoint:
+        paths = list_checkpoints(self.folder)
+        if not resume and (paths or (self.folder / CONFIG).exists()):
+            raise InputError(ALREADY.format(self.folder))
+        if not paths:
             return None
-        checkpoint, self.corrupt = load_newest_intact(self.folder)
+        checkpoint = load_checkpoint(self.folder, check_plugins=False)
         if checkpoint["data"]["sha256"] is None:
             raise InputError(
                 f"--resume: {self.folder} contains imported weights, not a training to continue: "
@@ -149,57 +139,35 @@ class Run:
         def refuse(difference: str, remedy: str) -> None:
             problems.extend(refusals(self.folder, [difference], remedy))
 
-        for name, (old, new) in changed.items():
-            if name == "steps" and new < self.step:
-                remedy = f"pass --steps {old}, or use another --out_dir"
-                refuse(f"trained for {self.step} steps already, not {new}", remedy)
-            elif name in refused and name in MAY_BE_OVERRIDDEN:
-                change = f"--override {flag} to change it from step {self.step} on"
-                refuse(difference(name, old, new), f"use the same, or pass {change}")
-            elif name in refused:
-                refuse(difference(name, old, new), USE_THE_SAME)
+        for name in refused:
+            remedy = USE_THE_SAME
+            if name in MAY_BE_OVERRIDDEN:
+                remedy = (
+                    f"use the same, or pass --override {flag} to change it from step {self.step} on"
+                )
+            refuse(difference(name, *changed[name]), remedy)
         if old_data != self.data:
             remedy = f"use the same, or start a new run with --init_from {self.folder}"
             refuse(f"not trained on the data in {self.config['data']}", remedy)
-        if changed and not problems and self.step == self.config.get("steps"):
-            reason = f"trained for all {self.step} steps, nothing is left for other settings"
-            refuse(reason, "pass larger --steps")
         if problems:
             raise InputError(*problems)
-
-    def describe_changes(self) -> list[str]:
-        """Return one line for each resume with other settings."""
-        lines = []
-        for change in self.changes:
-            settings = [
-                f"{name} {_shorten(new)} (before: {_shorten(old)})"
-                for name, (old, new) in change["settings"].items()
-            ]
-            lines.append(f"from step {change['step']}: {', '.join(settings)}")
-        return lines
 
     def start(
         self,
         device: torch.device,
-        found: dict | None = None,
         init_steps: int | None = None,
         **facts,
     ) -> None:
         """Lock the folder, write the config, and open the log with a "start" record.
 
-        found: values of settings that are "auto"; init_steps: see the class; facts: further values
-        of that record. Raises InputError if another process trains in the folder, or if it cannot
-        be written.
+        init_steps: see the class; facts: further values of that record. Raises InputError if
+        another process trains in the folder, or if it cannot be written.
         """
-        self.config |= found or {}
         if init_steps is not None:
             self.init_steps = init_steps
-        steps = map(named_step, list_checkpoints(self.folder))
-        self.saved_steps = [step for step in steps if step <= self.step]
         if not self.is_writer:
             return
         weakref.finalize(self, lock_folder(self.folder))
-        self.rename_corrupt_checkpoints()
         remove_partial_files(self.folder, LEFTOVERS)
         records = self._truncate_log()
         ids = [record["id"] for record in records if "id" in record]
@@ -210,8 +178,7 @@ class Run:
         if self.logger:  # may raise, so it precedes the config
             self.logger.start(self.folder, run_id, self.config, self.step)
         with atomic(self.folder / CONFIG) as file:
-            changes = "".join(f"# {line}\n" for line in self.describe_changes())
-            file.write((changes + yaml.safe_dump(self.config, sort_keys=False)).encode())
+            file.write(yaml.safe_dump(self.config, sort_keys=False).encode())
         for name, content in self.files.items():
             with atomic(self.folder / name) as file:
                 file.write(content)
@@ -227,41 +194,15 @@ class Run:
             facts["changed"] = self.changes[-1]["settings"]
         self._write("start", max(0, self.step), id=run_id, **facts, **provenance(device))
 
-    def rename_corrupt_checkpoints(self) -> None:
-        """Rename the corrupt checkpoints that `find_checkpoint` has passed over, and print it."""
-        if not self.is_writer:
-            return
-        for error in self.corrupt:
-            aside = error.path.with_name(f"{error.path.name}.corrupt")
-            with writing(aside), contextlib.suppress(FileNotFoundError):
-                os.replace(error.path, aside)
-            print(
-                f"{error.path} is corrupt ({error.reason}): renamed to {aside.name}, "
-                f"training continues from step {self.step}"
-            )
-        self.corrupt = []
-
     def _truncate_log(self) -> list[dict]:
-        """Truncate the log to the checkpoint's step, move corrupt lines, and return the records."""
+        """Truncate the log to the checkpoint's step, without corrupt lines; return the records."""
         path = self.folder / LOG
         if not path.exists():
             return []
-        kept, corrupt = [], []
-        for line, record in read_json_lines(path):
-            if not _is_record(record):
-                corrupt.append(line)
-            elif record["step"] <= self.step:
-                kept.append((line, record))
-        if corrupt:
-            aside = path.with_name(f"{LOG}.corrupt")
-            with writing(aside), open(aside, "ab") as file:
-                file.writelines(line + b"\n" for line in corrupt)
-                file.flush()
-                os.fsync(file.fileno())
-            print(f"note: corrupt lines of {path} ({len(corrupt)}) are moved to {aside}")
+        records = [record for record in read_log(self.folder) if record["step"] <= self.step]
         with atomic(path) as file:
-            file.writelines(line + b"\n" for line, _ in kept)
-        return [record for _, record in kept]
+            file.writelines(json.dumps(record).encode() + b"\n" for record in records)
+        return records
 
     def log(self, kind: str, step: int, **values) -> None:
         """Append a record to the log, and send its values to the logger, if there is one.
@@ -292,15 +233,11 @@ class Run:
             log.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
 
     def save(self, **checkpoint) -> None:
-        """Copy a checkpoint to host memory; a thread writes it and removes all but the newest.
+        """Write a checkpoint, then remove all but the newest `keep`.
 
-        The newest `keep` stay; files of later steps are not of this run and stay, too. checkpoint:
-        all of CONTENT except "format", "config" and "data", which are added here. Waits for the
-        earlier checkpoint first. Raises InputError if that could not be written.
+        checkpoint: all of CONTENT except "format", "config" and "data", which are added here.
+        Raises InputError if it cannot be written; the earlier checkpoints then stay.
         """
-        self.wait()
-        steps = [*dict.fromkeys([*self.saved_steps, checkpoint["step"]])]
-        self.saved_steps, outdated = steps[-self.keep :], steps[: -self.keep]
         if not self.is_writer:
             return
         config = self.config | ({"changes": self.changes} if self.changes else {})
@@ -308,18 +245,10 @@ class Run:
             config["init_steps"] = self.init_steps
         checkpoint |= {"format": FORMAT, "config": config, "data": self.data}
         assert checkpoint.keys() == CONTENT.keys()
-        copied, events = copy_to_host(checkpoint, self._buffers)
-        self._saving = self.thread.submit(self.write_checkpoint, copied, events, outdated)
-
-    def write_checkpoint(self, checkpoint: dict, events: list, outdated: list[int]) -> None:
-        """Write a checkpoint of `copy_to_host` atomically, then remove those of outdated steps."""
-        for event in events:
-            event.synchronize()
         # The log on disk must have all records up to the checkpoint.
         with writing(self.folder / LOG), open(self.folder / LOG, "ab") as log:
             os.fsync(log.fileno())
-        path = self.folder / FILE_NAME.format(checkpoint["step"])
-        with atomic(path) as file:
+        with atomic(self.folder / FILE_NAME.format(checkpoint["step"])) as file:
             try:
                 write_checkpoint(file, checkpoint)
             except RuntimeError as error:
@@ -327,72 +256,24 @@ class Run:
                 if isinstance(error.__context__, OSError):
                     raise error.__context__ from None
                 raise
-        for step in outdated:
-            old = self.folder / FILE_NAME.format(step)
-            with writing(old):
-                old.unlink(missing_ok=True)
-
-    def has_failed(self) -> bool:
-        """Return whether a checkpoint could not be written; `wait` raises the error."""
-        return bool(self._saving and self._saving.done() and self._saving.exception())
-
-    def wait(self) -> None:
-        """Wait until the newest checkpoint is written. Raises InputError if that fails."""
-        if self._saving:
-            self._saving.result()
+        for path in list_checkpoints(self.folder)[: -self.keep]:
+            with writing(path):
+                path.unlink()
 
     def describe_last_good(self, step: int) -> str:
         """Return which checkpoint to use if the weights after `step` steps give NaN or Inf."""
-        self.wait()
-        good = [saved for saved in self.saved_steps if saved < step]
+        paths = list_checkpoints(self.folder)
+        good = [path.name for path in paths if named_step(path) < step]
         if not good:
-            return (
-                "there is no good checkpoint: train again with a lower --lr and another --out_dir"
-            )
-        bad = [FILE_NAME.format(saved) for saved in self.saved_steps if saved >= step]
-        remedy = "pass --resume, a lower --lr and --override lr"
-        if bad:
-            remedy = f"remove {' and '.join(bad)}, then {remedy}"
-        return f"the last good checkpoint is {FILE_NAME.format(good[-1])}: {remedy}"
+            return "train again with a lower --lr and another --out_dir"
+        remedy = f"to continue from {good[-1]}, pass --resume, a lower --lr and --override lr"
+        bad = [path.name for path in paths if named_step(path) >= step]
+        return f"remove {' and '.join(bad)}; {remedy}" if bad else remedy
 
     def finish(self) -> None:
-        """Wait for the checkpoint, and close the logger, if there is one."""
-        self.wait()
+        """Close the logger, if there is one."""
         if self.logger:
             self.logger.finish()
-
-
-def copy_to_host(state, buffers: dict) -> tuple:
-    """Return a copy of a nested state with its tensors on the CPU, and events to wait for.
-
-    buffers: memory of the earlier copy, which is overwritten; a dict that is empty at first. New
-    memory takes several times longer than the copy itself, because of page faults. Tensors on a GPU
-    are copied to pinned memory in the background: the copy is complete after `synchronize` of all
-    events. Tensors that share their memory still share it in the copy.
-    """
-    copies, devices = {}, set()
-
-    def copied(value):
-        if isinstance(value, torch.Tensor):
-            key = (value.data_ptr(), value.dtype, value.shape, value.stride(), value.device)
-            if key not in copies:
-                is_cuda = value.is_cuda
-                place = (len(copies), *key[1:])
-                if place not in buffers:
-                    buffers[place] = torch.empty_like(value, device="cpu", pin_memory=is_cuda)
-                copies[key] = buffers[place].copy_(value.detach(), non_blocking=is_cuda)
-                devices.update([value.device] if is_cuda else [])
-            return copies[key]
-        if isinstance(value, dict):
-            result = copy.copy(value)  # keeps the metadata of a state_dict
-            result.update((name, copied(item)) for name, item in value.items())
-            return result
-        if isinstance(value, list | tuple):
-            return type(value)(map(copied, value))
-        return value
-
-    copy_of_state = copied(state)
-    return copy_of_state, [torch.cuda.current_stream(device).record_event() for device in devices]
 
 
 def _identity(value):
@@ -405,27 +286,6 @@ def _shorten(value):
     if not isinstance(value, dict):
         return value
     return " ".join(f"{name} {sha256[:12]}" for name, sha256 in value.items())
-
-
-def check_folder(folder: Path, has_run: bool, resume: bool) -> None:
-    """Raise InputError if the folder has a run and `resume` is False, or if it has other files.
-
-    Files that an interrupted start leaves behind are ignored.
-    """
-    if has_run and not resume:
-        raise InputError(
-            f"{folder} already contains a run: pass --resume to continue it, "
-            "or use another --out_dir"
-        )
-    if has_run or not folder.is_dir():
-        return
-    for path in folder.iterdir():
-        # output.txt: of scripts/side_by_side.py
-        is_leftover = path.name in ("wandb", "output.txt") or path.name.startswith(
-            "events.out.tfevents"
-        )
-        if not is_leftover and path.suffix != ".partial":
-            raise InputError(f"{folder} contains other files: use another --out_dir")
 
 
 def difference(name: str, old, new) -> str:

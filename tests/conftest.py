@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 if not torch.cuda.is_available():  # must be set before the first import of triton
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from runtime import checkpoints, cli, plugins  # noqa: E402
+from runtime import checkpoints, cli, files, plugins  # noqa: E402
 
 import more_encodings  # noqa: E402, F401
 import posenc  # noqa: E402
@@ -400,7 +400,7 @@ def save_checkpoint(checkpoint, path):
     """Write a changed checkpoint, without the SHA-256 that it had when it was loaded."""
     if isinstance(checkpoint, dict):
         checkpoint = {key: value for key, value in checkpoint.items() if key != "sha256"}
-    with open(path, "wb") as file:
+    with files.atomic(path) as file:  # tensors may be mapped from the old file
         checkpoints.write_checkpoint(file, checkpoint)
 
 

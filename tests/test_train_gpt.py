@@ -3,13 +3,12 @@
 import gc
 import html
 import json
-import math
 import shlex
 import shutil
 import sys
 from unittest import mock
 
-from runtime import checkpoints, cli, devices, distributed, loading
+from runtime import checkpoints, cli, loading
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from in_process import digest
 import posenc
 import sample
 import train_gpt
-from errors import InputError
 from evaluation.runner import record_identity
 from model import GPT, GPTConfig
 from text_data import shards
@@ -463,61 +461,6 @@ def test_list_prints_all_encodings(capsys, tmp_path, unregistered):
     assert "cable:heads=2" in combinations and "rope@3_nope@1" in combinations
 
 
-@pytest.fixture
-def find_micro_batch(monkeypatch):
-    """A function that calls `find_micro_batch` on a device with memory for `limit` sequences."""
-    config = GPTConfig("quickstart", n_layer=1, n_embd=16, vocab_size=64, block_size=8)
-    model, forward = GPT(config), GPT.forward
-
-    def find(limit, sequences, world_size=1, others=(), observe=lambda model, tokens: None):
-        def small_memory(self, tokens, targets):
-            if len(tokens) > limit:
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            observe(self, tokens)
-            return forward(self, tokens, targets)
-
-        monkeypatch.setattr(GPT, "forward", small_memory)
-        processes = distributed.Processes(world_size=world_size)
-        processes.gather = lambda value: [value, *others]
-        where = torch.device("cpu"), torch.float32, processes
-        return devices.find_micro_batch(model, sequences, *where), model
-
-    return find
-
-
-@pytest.mark.parametrize("limit, expected", [(100, 12), (5, 4), (1, 1)])
-def test_micro_batch_auto_is_the_largest_that_fits(limit, expected, find_micro_batch):
-    """The largest divisor of a rank's 12 sequences; the minimum over all ranks."""
-    found, model = find_micro_batch(limit, 12)
-    assert found == expected
-    assert all(parameter.grad is None for parameter in model.parameters())
-    with pytest.raises(InputError, match="not one sequence of 8 tokens fits into the GPU"):
-        find_micro_batch(limit, 12, others=[0])
-
-
-@pytest.mark.parametrize("world_size, sequences, copies", [(1, 2, 2), (1, 4, 3), (8, 4, 4)])
-def test_micro_batch_auto_reserves_memory(
-    world_size, sequences, copies, find_micro_batch, monkeypatch
-):
-    """A micro-batch of 2 runs next to two moments, gradients to add to, and DDP's buckets."""
-    empty, reserved, totals = torch.empty, [], []
-
-    def observe(model, tokens):
-        if len(tokens) == 2:
-            grads = [p.grad.numel() for p in model.parameters() if p.grad is not None]
-            totals.append(sum(reserved) + sum(grads))
-        reserved.clear()
-
-    def counting_empty(*sizes, **options):
-        reserved[:] = [math.prod(sizes)]  # of the attempt: those that do not fit are freed
-        return empty(*sizes, **options)
-
-    monkeypatch.setattr(devices.torch, "empty", counting_empty)
-    found, model = find_micro_batch(2, sequences, world_size, observe=observe)
-    assert found == 2
-    assert totals == [copies * model.parameter_count()]
-
-
 def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(cost, "measure_cpu", lambda config, vocab_size: None)
     run = tmp_path / "run"
@@ -655,8 +598,7 @@ def test_larger_steps_train_a_finished_run_further(train, tmp_path, capsys):
     finished = shutil.copytree(run, tmp_path / "finished")
     capsys.readouterr()
     train("run", *flags, "--resume", "--steps", 12)
-    change = "from step 6: steps 12 (before: 6)"
-    assert f"from step 6\n{change}\nstep " in capsys.readouterr().out
+    assert "from step 6\nstep " in capsys.readouterr().out
     rates = [record["lr"] for record in records_of(run, "train")]
     expected = np.concatenate([expected_rates(0, 6, 6), expected_rates(6, 12, 12)])
     np.testing.assert_allclose(rates, expected, rtol=1e-12)
@@ -665,8 +607,7 @@ def test_larger_steps_train_a_finished_run_further(train, tmp_path, capsys):
         (0, None),
         (6, {"steps": [6, 12]}),
     ]
-    text = (run / "config.yaml").read_text()
-    assert text.startswith(f"# {change}\n") and yaml.safe_load(text)["steps"] == 12
+    assert yaml.safe_load((run / "config.yaml").read_text())["steps"] == 12
 
     parts = resumable_copy(run, tmp_path / "parts", 10, 12)
     train("parts", *flags, "--resume", "--steps", 12)
@@ -675,7 +616,6 @@ def test_larger_steps_train_a_finished_run_further(train, tmp_path, capsys):
     for key in ("model", "optimizer", "sampler", "rng"):
         assert digest(whole[key]) == digest(resumed[key])
     assert whole["config"]["changes"] == resumed["config"]["changes"]
-    assert (parts / "config.yaml").read_text().startswith(f"# {change}\n")
 
     # Neither a run that was not extended nor one of 12 steps is the same recipe.
     before = checkpoint_of(finished, 6)
@@ -870,7 +810,6 @@ def test_resume_on_other_data_is_refused(resume_lines, data_dir, tmp_path, copie
 
 
 def test_checkpoint_of_another_program_is_refused_and_kept(resume_lines, copied_run):
-    """Corrupt ones are passed over instead: tests/runtime/test_checkpoints.py."""
     path = copied_run / "checkpoint_0000006.pt"
     for content in ({"model": {}}, torch.nn.Linear(2, 2)):  # the latter would run code on loading
         torch.save(content, path)
@@ -914,7 +853,7 @@ def test_many_passes_over_the_data_are_noted(train, capsys):
 def test_nan_in_the_last_validation_is_an_error(refused, data_dir, tmp_path):
     flags = [*flags_of(data_dir, tmp_path / "run"), "--steps", "1", "--lr", "1e30"]
     assert refused(train_gpt.main, *flags) == [
-        "error: the validation loss after step 1 is NaN or Inf; there is no good checkpoint: "
+        "error: the validation loss after step 1 is NaN or Inf; "
         "train again with a lower --lr and another --out_dir"
     ]
     assert not checkpoints.list_checkpoints(tmp_path / "run")
@@ -934,8 +873,8 @@ def test_nan_in_a_parameter_is_not_saved(refused, data_dir, tmp_path, train, mon
     with monkeypatch.context() as patch:
         patch.setattr(train_gpt, "optimizer_step", poison_after_step_4)
         assert refused(train_gpt.main, *flags_of(data_dir, tmp_path / "run")) == [
-            "error: parameter h.1.ln_1.weight is NaN or Inf after step 4; the last good "
-            "checkpoint is checkpoint_0000002.pt: pass --resume, a lower --lr and --override lr"
+            "error: parameter h.1.ln_1.weight is NaN or Inf after step 4; to continue from "
+            "checkpoint_0000002.pt, pass --resume, a lower --lr and --override lr"
         ]
     gc.collect()  # the traceback of the error holds the lock
     run = train("run", "--resume", "--lr", 5e-3, "--override", "lr")

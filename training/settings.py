@@ -16,7 +16,6 @@ from runtime.checkpoints import (
     MAY_CHANGE_ON_RESUME,
     list_checkpoints,
     load_checkpoint,
-    load_newest_intact,
 )
 from runtime.files import run_folder_of
 
@@ -115,8 +114,8 @@ class Config:
     """optimizer steps; 0 with --init_from: keep the weights, under another encoding"""
     tokens_per_step: int = cli.limited(524_288, 1, 10**9)
     """tokens of one optimizer step: a multiple of block_size x world size"""
-    micro_batch: int | Literal["auto"] = cli.limited(16, 1, 10**9)
-    """most sequences per forward and backward pass on each rank; auto: as many as fit in the GPU"""
+    micro_batch: int = cli.limited(16, 1, 10**9)
+    """most sequences per forward and backward pass on each rank"""
     lr: float = cli.limited(6e-4, 0)
     """peak learning rate"""
     min_lr: float = cli.limited(6e-5, 0)
@@ -210,12 +209,9 @@ def inherit(values: dict, given: set[str]) -> dict:
         names = set()
     is_resumed = values["resume"] and bool(list_checkpoints(values["out_dir"]))
     run = values["out_dir"] if is_resumed else values["init_from"]
-    if is_resumed:
-        checkpoint, _ = load_newest_intact(run, weights=False)
-    elif run:
-        checkpoint = load_checkpoint(run, weights=False, check_plugins=False)
-    else:
+    if not run:
         return {}
+    checkpoint = load_checkpoint(run, check_plugins=False)
     has_encoding = "pe" in names or checkpoint["gpt"]["pe"] == values["pe"]
     if has_encoding and not (is_resumed and values["plugin"]):
         plugins.check_loaded(checkpoint["config"], run_folder_of(run))
@@ -270,15 +266,10 @@ def notes(config, windows: Windows) -> list[str]:
 
 def check_device(config, device: torch.device) -> None:
     """Raise InputError for settings that need a GPU, on a CPU."""
-    problems = []
-    if device.type == "cpu" and config.micro_batch == "auto":
-        problems.append("micro_batch auto measures the memory of a GPU: pass a number")
     # The triton path itself checks whether Triton's interpreter is on.
     has_path = config.attention in {"auto", "triton", *attention_path.CPU_PATHS}
     if device.type == "cpu" and not has_path:
-        problems.append(f"attention {config.attention} needs a GPU: use auto, sdpa or dense")
-    if problems:
-        raise InputError(*problems)
+        raise InputError(f"attention {config.attention} needs a GPU: use auto, sdpa or dense")
 
 
 def check_memory(config: GPTConfig, device: torch.device) -> None:

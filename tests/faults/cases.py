@@ -229,19 +229,13 @@ def corrupt(path: Path, rng: random.Random) -> None:
 
 
 def resume(workspace, rng):
-    """newest checkpoint corrupt: --resume continues from the one before it"""
+    """newest checkpoint corrupt: --resume is refused until it is removed"""
     run = workspace.copy(workspace.half)
-    corrupt(run / "checkpoint_0000004.pt", rng)
+    path = run / "checkpoint_0000004.pt"
+    corrupt(path, rng)
+    check(workspace.train(run, "--resume"), 2)
+    path.unlink()
     workspace.check_trained(run)
-
-
-def resume_all_corrupt(workspace, rng):
-    """all checkpoints corrupt: --resume is refused, or the same training starts again"""
-    run = workspace.copy(workspace.half)
-    for path in run.glob("*.pt"):
-        corrupt(path, rng)
-    if check(workspace.train(run, "--resume")).status == 0:
-        workspace.check_trained(run)
 
 
 def corrupt_log(workspace, rng):
@@ -352,7 +346,7 @@ CASES: dict[str, Callable] = {
     **described(while_saving, one_of_two_ranks),
     **cases_of(disk_full, "disk full"),
     **described(later_checkpoint, shard_cut_off),
-    **described(resume, resume_all_corrupt, corrupt_log, checkpoint, data_set),
+    **described(resume, corrupt_log, checkpoint, data_set),
     **described(evaluations, training_and_evaluation, same_command),
 }
 """faults by their description"""

@@ -10,8 +10,6 @@ import pytest
 import torch
 from conftest import ROOT
 
-from errors import InputError
-
 
 @pytest.mark.parametrize(
     "name, tflops",
@@ -54,61 +52,6 @@ def test_a_cpu_without_bfloat16_computes_in_float32(monkeypatch, capsys):
         assert ("note: bfloat16 is emulated" in capsys.readouterr().out) == (not hardware)
         devices.select_device("cpu", "float16")
         assert "note: float16 is emulated" in capsys.readouterr().out
-
-
-@pytest.fixture
-def gpu_machine(tmp_path, monkeypatch):
-    """A GPU, and a torch that cannot use it."""
-    monkeypatch.setattr(devices, "DEVICE_FOLDER", tmp_path)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    (tmp_path / "nvidia0").touch()
-
-
-@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0"])
-@pytest.mark.parametrize("cuda, build", [("13.0", "for CUDA 13.0"), (None, "a CPU build")])
-def test_an_unusable_gpu_is_refused(gpu_machine, monkeypatch, device, cuda, build):
-    monkeypatch.setattr(torch.version, "cuda", cuda)
-    with pytest.raises(InputError) as stop:
-        devices.select_device(device, "auto")
-    (line,) = stop.value.problems
-    assert line.startswith(f"--device {device}: there is an NVIDIA GPU, but PyTorch ")
-    assert f", {build}, cannot use it: install" in line and line.endswith("or pass --device cpu")
-
-
-@pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles"])
-def test_a_hidden_gpu_is_not_needed(gpu_machine, monkeypatch, visible):
-    assert devices.select_device("cpu", "auto")[0].type == "cpu"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert devices.select_device("auto", "auto")[0].type == "cpu"
-
-
-def test_a_container_without_the_gpu_of_its_machine_uses_the_cpu(gpu_machine, tmp_path):
-    (tmp_path / "nvidia0").rename(tmp_path / "nvidiactl")
-    assert devices.select_device("auto", "auto")[0].type == "cpu"
-    with pytest.raises(InputError, match="there is no CUDA device: use cpu or auto"):
-        devices.select_device("cuda", "auto")
-
-
-@pytest.mark.parametrize("limit", [0, 1, 5, 6, 64, 100])
-def test_largest_that_fits(limit):
-    tried = []
-
-    def attempt(n):
-        tried.append(n)
-        if n > limit:
-            raise torch.OutOfMemoryError
-
-    candidates = [1, 2, 4, 8, 16, 32, 64]
-    assert devices.largest_that_fits(attempt, candidates) == max(
-        (n for n in candidates if n <= limit), default=None
-    )
-    assert len(tried) <= 3  # of seven: half of what is left each time
-
-
-def test_other_errors_are_not_taken_for_out_of_memory():
-    with pytest.raises(ZeroDivisionError):
-        devices.largest_that_fits(lambda n: n / 0, [1, 2])
 
 
 def test_random_state_is_restored():

@@ -276,8 +276,8 @@ def test_ctrl_c_of_torchrun_saves_a_checkpoint(data_dir, tmp_path):
     assert log_of(run)[-1]["step"] == step
 
 
-def test_torchrun_restarts_the_ranks_and_they_end_with_torchrun(data_dir, tmp_path):
-    """Rank 1 is killed in step 7 and training continues from step 4; then torchrun is killed."""
+def test_torchrun_restarts_the_ranks(data_dir, tmp_path):
+    """Rank 1 is killed in step 7 and training continues from step 4."""
     run, script = tmp_path / "run", tmp_path / "train.py"
     script.write_text(
         f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\nimport train_gpt\n"
@@ -291,43 +291,37 @@ def test_torchrun_restarts_the_ranks_and_they_end_with_torchrun(data_dir, tmp_pa
         return [record["step"] for record in log_of(run) if record["kind"] == "start"]
 
     wait_for(started, lambda: (run / "log.jsonl").exists() and len(starts()) == 2)
-    wait_for(started, lambda: checkpoints.load_checkpoint(run, weights=False)["step"] > 8)
+    wait_for(started, lambda: checkpoints.load_checkpoint(run)["step"] > 8)
     assert starts() == [0, 4]
     with pytest.raises(InputError, match="another process trains"):
         run_folder.lock_folder(run)
-    os.kill(started.pid, signal.SIGKILL)
-    killed = time.monotonic()
-    _, errors = started.communicate(timeout=60)  # until no rank can write any more
-    assert time.monotonic() - killed < 5
-    run_folder.lock_folder(run)()
-    assert f"error: {distributed.ENDED}\n" in errors
-    assert "error: torchrun has ended: start it again, a training with --resume\n" in errors, (
-        errors[-500:]
-    )
+    started.terminate()
+    _, errors = started.communicate(timeout=60)
+    assert f"error: {distributed.LOST}\n" in errors
 
 
 def test_rank_that_hangs_ends_the_others(data_dir, tmp_path):
     hang = at_step(3, 1, "time.sleep(9) or os._exit(3)")
     first, second = train(2, data_dir, tmp_path / "run", code=SHORT_TIMEOUT + hang)
     assert (first[0], second[0]) == (2, 3)
-    message = r"error: rank 1 \(process \d+ on .+\) did not answer for 0:00:02: end it, then"
-    assert re.search(f"^{message}", first[2], re.MULTILINE)
+    assert "or did not answer for" in distributed.LOST and "--resume" in distributed.LOST
+    assert first[2].endswith(f"error: {distributed.LOST}\n")
     assert "Traceback" not in first[2]
 
 
 def test_lost_rank_is_explained_once():
     """By the first rank that notices it, and by none if a user error has ended that rank."""
 
-    def lines(error, rank=0):
-        return distributed._explain(error, store, distributed.Processes(rank, 0, 3))
+    def lines(error):
+        return distributed._explain(error, store)
 
     store = torch.distributed.HashStore()
     closed = RuntimeError("gloo: Connection closed by peer")
-    assert lines(closed) == [distributed.ENDED] and "--resume" in distributed.ENDED
-    assert lines(closed, rank=2) == []
+    assert lines(closed) == [distributed.LOST]
+    assert lines(closed) == []
     store = torch.distributed.HashStore()
-    assert lines(InputError("a", "b"), rank=1) == ["a", "b"]
-    assert lines(InputError("a", "c"), rank=2) == ["c"]
+    assert lines(InputError("a", "b")) == ["a", "b"]
+    assert lines(InputError("a", "c")) == ["c"]
     assert lines(closed) == []
 
 
@@ -360,29 +354,16 @@ def test_resume_with_another_world_size_is_equal_up_to_rounding(one_rank, data_d
     assert_equal_to_rounding(weights(run), weights(one_rank))
 
 
-def test_ranks_resume_from_the_checkpoint_before_a_corrupt_one(two_ranks, data_dir, tmp_path):
-    """Rank 0 renames it only after the last rank has looked for a checkpoint."""
-    run = shutil.copytree(two_ranks, tmp_path / "run")
-    path = run / "checkpoint_0000020.pt"
-    corrupt = bytearray(path.read_bytes())
-    corrupt[len(corrupt) // 2] ^= 1
-    path.write_bytes(corrupt)
-    output = succeeded(train(2, data_dir, run, "--pe", DRAWING, "--resume", code=LOOK_LATE))
-    assert f"renamed to {path.name}.corrupt, training continues from step 16" in output
-    assert path.with_name(f"{path.name}.corrupt").read_bytes() == corrupt
-    assert digest(weights(run)) == digest(weights(two_ranks))
-
-
 def test_kill_while_saving_keeps_the_previous_checkpoint(two_ranks, data_dir, tmp_path):
     """Rank 0 gets SIGKILL while it writes step 12; the log is then ahead of the checkpoint."""
     run = tmp_path / "run"
     killed = train(2, data_dir, run, "--pe", DRAWING, code=DIE_WHILE_SAVING_STEP_12)
     assert killed[0][0] == -signal.SIGKILL, killed
     assert killed[1][0] == 2, killed
-    assert killed[1][2].endswith(f"error: {distributed.ENDED}\n")
+    assert killed[1][2].endswith(f"error: {distributed.LOST}\n")
     assert list(run.glob("checkpoint_0000012.pt.*.partial"))
     assert checkpoints.load_checkpoint(run)["step"] == 8
-    assert log_of(run)[-1]["step"] in (12, 16)  # the file is written in a thread
+    assert log_of(run)[-1]["step"] == 12
     assert "from step 8" in succeeded(train(2, data_dir, run, "--pe", DRAWING, "--resume"))
     assert digest(weights(run)) == digest(weights(two_ranks))
     assert losses(run) == losses(two_ranks)
@@ -390,7 +371,6 @@ def test_kill_while_saving_keeps_the_previous_checkpoint(two_ranks, data_dir, tm
 
 
 def test_full_disk_stops_all_ranks(data_dir, tmp_path):
-    """Rank 0 writes in a thread; the others learn of the error at the next step."""
     run = tmp_path / "run"
     output = error_lines(train(2, data_dir, run, code=FULL_DISK_AT_STEP_8))
     (line,) = [line for line in output if line.startswith("error: ")]
@@ -415,8 +395,7 @@ def test_nan_loss_stops_all_ranks_and_is_located(data_dir, tmp_path):
     places = ", ".join(f"toy_train_000000.bin at token {32 * index}" for index in indices)
     assert lines[0] == (
         f"error: the loss of step 7 is NaN or Inf, in the micro-batch with {places}; "
-        "the last good checkpoint is checkpoint_0000004.pt: "
-        "pass --resume, a lower --lr and --override lr"
+        "to continue from checkpoint_0000004.pt, pass --resume, a lower --lr and --override lr"
     )
     assert checkpoint_names(run) == ["checkpoint_0000004.pt"]
     assert log_of(run)[-1]["step"] == 4
