@@ -27,6 +27,9 @@ The text of `segments` is all of the split: every token but the first of each sh
 the split is longer than --max_tokens, or with --windows, the text is windows of the longest length,
 evenly spaced over the split. The same tokens are predicted at all lengths.
 
+--within_documents tests only windows of the longest length that start and end in one document.
+Windows across documents reward a model that forgets. Shorter lengths cut the same windows.
+
 --cache_window W is sliding-window attention, as with a KV cache of W tokens: each token attends to
 the last W tokens, itself included, and memory does not grow with L.
 
@@ -35,6 +38,7 @@ each length; recorded lengths are skipped. The record of a run folder is of its 
 It replaces a record of an older checkpoint, another dtype or another attention implementation.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +75,7 @@ from text_data.data_loader import (
     read_windows,
 )
 from text_data.shards import Shards
+from text_data.tokenizer import load_tokenizer
 
 MAX_BINS = 256  # of the loss by position in the window
 MAX_BLOCKS = 1024  # of neighboring windows, whose mean losses the record keeps
@@ -99,6 +104,8 @@ class Config(TextEvaluationConfig):
     windows: int | None = cli.limited(None, 1)
     """take this number of windows of the longest length; null: as many as fit without overlap. With
     same-targets, windows overlap if the split is too short"""
+    within_documents: bool = False
+    """take windows of the longest length inside single documents"""
     cache_window: int | None = cli.limited(None, 1)
     """number of tokens that each token attends to, itself included, as with a KV cache of this
     size; null: all"""
@@ -107,6 +114,8 @@ class Config(TextEvaluationConfig):
         problems = super().problems()
         if self.stride and self.protocol != "segments":
             problems.append("--stride applies to the protocol segments only: remove it")
+        if self.stride and self.within_documents:
+            problems.append("--stride reads text before a window: remove it or --within_documents")
         return problems
 
 
@@ -125,6 +134,7 @@ class Window(NamedTuple):
     start: int  # offset of its first token in the shard
     length: int  # number of inputs: the context length, or less at the end of a region
     counted: int  # number of predictions that count: the last ones, or those of masked tokens
+    offset: int = 0  # of its first token in the region
 
 
 @dataclass(kw_only=True)
@@ -177,6 +187,8 @@ def record_name(shards: Shards, protocol: dict, config: Config) -> list[str]:
     words = [shards.meta["dataset"], config.split]
     if protocol["targets"]:
         words.append(f"same-targets{config.targets}")
+    if config.within_documents:
+        words.append("documents")
     if config.stride:
         words.append(f"stride{config.stride}")
     if config.cache_window:
@@ -194,8 +206,10 @@ def select_text(shards: Shards, lengths: list[int], config: Config) -> tuple[dic
     do not fit.
     """
     longest = lengths[-1]
-    windows = Windows(shards, longest)  # raises InputError if the split is too short for one
     check_lengths(lengths, config)
+    if config.within_documents:
+        return select_in_documents(shards, longest, config)
+    windows = Windows(shards, longest)  # raises InputError if the split is too short for one
     same_targets = config.protocol == "same-targets"
     protocol = {
         "name": config.protocol,
@@ -223,6 +237,39 @@ def select_text(shards: Shards, lengths: list[int], config: Config) -> tuple[dic
         "overlap": max(0.0, float(1 - spacing / longest)),
     }
     return protocol, [Region(shard, start, longest) for shard, start in starts]
+
+
+def select_in_documents(shards: Shards, length: int, config: Config) -> tuple[dict, list[Region]]:
+    """Return the description of the protocol, and windows that are inside of one document each.
+
+    A document begins with the end-of-text token. Raises InputError if none is long enough.
+    """
+    end = load_tokenizer(shards.tokenizer, shards.folder).eot
+    windows = []  # (shard, first token of the document, first token of the window)
+    for shard, tokens in enumerate(shards.tokens):
+        bounds = [*np.flatnonzero(tokens[:] == end).tolist(), len(tokens)]
+        for first, stop in itertools.pairwise(bounds):
+            starts = range(first, stop - length, length)
+            windows += [(shard, first, start) for start in starts]
+    if not windows:
+        raise InputError(
+            f"no document in {shards.folder} has {length + 1} tokens: use shorter --lengths, or "
+            "prepare data with --min_tokens"
+        )
+    count = min(config.windows or len(windows), len(windows))
+    if config.max_tokens:
+        count = min(count, config.max_tokens // length)
+    chosen = [windows[number] for number in evenly_spaced(len(windows), count)]
+    protocol = {
+        "name": config.protocol,
+        "stride": config.stride,
+        "targets": config.targets if config.protocol == "same-targets" else None,
+        "span": length,
+        "spans": count,
+        "overlap": 0.0,
+        "documents": len({(shard, first) for shard, first, _ in chosen}),
+    }
+    return protocol, [Region(shard, start, length) for shard, _, start in chosen]
 
 
 def check_lengths(lengths: list[int], config: Config) -> None:
@@ -287,7 +334,8 @@ def list_windows(plan: ExtrapolationPlan, length: int) -> list[Window]:
         counted_to = region_start
         while counted_to < region_end:
             end = min(start + length, region_end)
-            windows.append(Window(shard, start, end - start, end - counted_to))
+            offset = start - region_start
+            windows.append(Window(shard, start, end - start, end - counted_to, offset))
             counted_to = end
             start += stride
     if plan.mask_rate:
@@ -306,13 +354,14 @@ def measure(
     loss: mean over all predictions that count, summed in float64.
     loss_se: its standard error over blocks of windows; None if there is a single block.
     blocks, block_tokens: mean loss and number of predictions of each block, for compare.py.
+    by_offset: with --within_documents, as by_position, by the position in the longest window.
     by_position: mean losses of the bins of `width` positions, from position `first` of the window
     on; None for a bin without predictions.
     left_out: with Triton, the fraction of the work that is skipped, by layer, on the first window.
     """
     windows = list_windows(plan, length)
     counts = np.array([window.counted for window in windows])
-    sums, by_position = sum_losses(model, plan, windows, length, device, dtype)
+    sums, by_position, by_offset = sum_losses(model, plan, windows, length, device, dtype)
     mean = sums.sum() / counts.sum()
 
     blocks = split_into_blocks(plan, len(windows), length)
@@ -328,6 +377,8 @@ def measure(
         "block_tokens": block_tokens.tolist(),
         "by_position": by_position,
     }
+    if plan.config.within_documents:
+        entry["by_offset"] = by_offset
     skips_tiles = any(path.skips_tiles for path in model.attention_paths)
     if skips_tiles and plan.config.cache_window is None:
         inputs, _ = read_windows(plan.shards, [windows[0][:2]], windows[0].length)
@@ -343,8 +394,8 @@ def sum_losses(
     length: int,
     device: torch.device,
     dtype: torch.dtype,
-) -> tuple[np.ndarray, dict]:
-    """Return the sum of the losses of each window, (windows,) float64, and by_position (measure).
+) -> tuple[np.ndarray, dict, dict]:
+    """Return the sum of the losses of each window, (windows,) float64, by_position, by_offset.
 
     The windows of a batch have the same length and the same number of predictions that count.
     """
@@ -359,7 +410,8 @@ def sum_losses(
     costs = [len(numbers) * inputs**2 for inputs, _, numbers in batches]
     own = share(batches, costs, plan.processes)
     sums = np.zeros(len(windows))
-    position_sums, position_counts = np.zeros(length), np.zeros(length)
+    span = plan.protocol["span"] or length
+    by_position, by_offset = np.zeros((2, length)), np.zeros((2, span))  # sums, counts
     with tqdm(
         total=sum(counted * len(numbers) for _, counted, numbers in own),
         desc=f"{Path(plan.run).name} at {length:,}",
@@ -380,12 +432,20 @@ def sum_losses(
                 )
             losses = losses.double().cpu().numpy()  # (B, counted)
             sums[batch] = losses.sum(1)
-            np.add.at(position_sums, positions.numpy(), losses)
-            np.add.at(position_counts, positions.numpy(), 1)
+            offsets = np.array([[windows[number].offset] for number in batch])
+            add_losses(by_position, positions.numpy(), losses)
+            if plan.config.within_documents:
+                add_losses(by_offset, positions.numpy() + offsets, losses)
             bar.update(losses.size)
-    for array in (sums, position_sums, position_counts):
+    for array in (sums, by_position, by_offset):
         plan.processes.sum(torch.from_numpy(array))  # in place
-    return sums, bin_positions(position_sums, position_counts)
+    return sums, bin_positions(*by_position), bin_positions(*by_offset)
+
+
+def add_losses(totals: np.ndarray, positions: np.ndarray, losses: np.ndarray) -> None:
+    """Add losses to their sum and number by position, (2, positions)."""
+    np.add.at(totals[0], positions, losses)
+    np.add.at(totals[1], positions, 1)
 
 
 def share(items: list, costs: list[int], processes: Processes) -> list:

@@ -117,6 +117,7 @@ def _check_ndcg(record: dict, entry: dict, length: str) -> Iterator[str]:
         yield f"{count} values by_question, not one per question"
 
 
+LOSS_CURVE = fields({"first": Count, "width": Length, "loss": list[nullable(Loss)]})
 PERPLEXITY = _by_length(
     {
         "loss": Loss,
@@ -125,11 +126,12 @@ PERPLEXITY = _by_length(
         "tokens": Length,
         "blocks?": list[Loss],
         "block_tokens?": list[Length],
-        "by_position?": fields({"first": Count, "width": Length, "loss": list[nullable(Loss)]}),
+        "by_position? by_offset?": LOSS_CURVE,
     },
     {
         "name remainder?": Text,
         "stride? targets? span? spans?": nullable(Length),
+        "documents?": Length,
         "overlap?": Fraction,
         "mask_rate?": nullable(Fraction),
     },

@@ -145,6 +145,8 @@ def describe_protocol(record: dict) -> str:
             f"windows{overlap}"
         )
     words = protocol["name"]
+    if protocol.get("documents"):
+        words += f", windows inside {protocol['documents']:,} documents"
     if protocol.get("stride"):
         words += f" with a stride of {protocol['stride']:,} tokens"
     if protocol.get("mask_rate"):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import KINDS, LIMITED, evaluation, save_checkpoint, write_shards
 
+import errors
 import eval_extrapolation
 import export_hf
 from evaluation import intervals
@@ -225,6 +226,34 @@ def test_same_targets_at_every_context_length(run, val_tokens, targets):
         assert entry["blocks"] == pytest.approx([*map(np.mean, blocks)], abs=1e-5)
         assert entry["block_tokens"] == [*map(len, blocks)]
         assert entry["loss_se"] == pytest.approx(ratio_error(blocks), rel=1e-3)
+
+
+def test_windows_inside_documents(run, data_dir):
+    """All windows of 700 inputs that are inside one document, and sevenths of them."""
+    folder = run("rope")
+    flags = ["--split", "train", "--within_documents"]
+    evaluate(folder, "--lengths", "100,700", *flags)
+    record = read_record(folder, "toy_train_documents")
+    tokens = torch.from_numpy(shards.Shards(data_dir, "train").tokens[0][:].astype(np.int64))
+    starts = [first + 700 * n for first in (0, 3001, 6002, 9003) for n in range(4)]
+    assert [tokens[first] for first in starts[::4]] == 4 * [256]
+    assert (record["protocol"]["documents"], record["protocol"]["spans"]) == (4, len(starts))
+    model = load(folder)
+    for length in (100, 700):
+        losses = np.array(
+            [
+                [token_losses(model, tokens, start + n, length) for n in range(0, 700, length)]
+                for start in starts
+            ]
+        ).reshape(len(starts), 700)
+        entry = record["lengths"][str(length)]
+        assert entry["loss"] == pytest.approx(losses.mean(), abs=1e-5)
+        by_offset = [losses[:, n : n + 3].mean() for n in range(0, 700, 3)]  # 256 bins at most
+        assert entry["by_offset"]["loss"] == pytest.approx(by_offset, abs=1e-5)
+    with pytest.raises(errors.InputError, match="no document in .* has 3002 tokens"):
+        evaluate(folder, "--lengths", 3001, *flags)
+    with pytest.raises(errors.InputError, match="--stride reads text before a window"):
+        evaluate(folder, "--lengths", 16, *flags, "--stride", 8)
 
 
 @pytest.mark.parametrize(
