@@ -10,7 +10,8 @@
 A file has one record or, with the suffix .jsonl, one in each line; FILE.jsonl:RUN: those of a run.
 Each table is written as Markdown (.md, with a caption), CSV and LaTeX (.tex):
 
-perplexity       records of eval_extrapolation.py; also perplexity.png
+perplexity       records of eval_extrapolation.py; also perplexity.png. With
+                 --within_documents also context_gain, the loss that the long context saves
 recall           records of eval_recall.py; also recall.png
 receptive_field  records of eval_receptive_field.py; also receptive_field.png and
                  cumulative_gradient.png. The claims on them need records of perplexity too
@@ -302,6 +303,10 @@ def report_lengths(
             # Records may lack the field that this plot shows.
             if name != "by_position" or all(name in entry for entry in entries):
                 out.add_plot(f"{name}{suffix}", partial(draw, columns))
+        if metric is PERPLEXITY and context_gain.has_gain(columns):
+            gain = f"context_gain{suffix}"
+            out.add_table(gain, context_gain.table(columns), context_gain.CAPTION)
+            out.add_plot(gain, partial(context_gain.plot, columns))
 
 
 def seed_marks(columns: list[Column], printed: paper.PaperTable | None) -> tuple[tables.Marks, str]:

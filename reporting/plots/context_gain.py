@@ -1,0 +1,69 @@
+"""Gain of context: how much lower the loss is with the long context, by position in the text.
+
+Records of eval_extrapolation.py --within_documents have the losses of all context lengths on the
+same windows, by position in the longest one. The gain at a position is the loss with the shortest
+context minus that with the longest, in nats per token; 0: text further back is of no use.
+"""
+
+import numpy as np
+
+from reporting import figures
+from reporting.columns import Column, all_lengths, describe_models
+from reporting.formatting import Table, mean_and_deviation
+
+CAPTION = (
+    "Gain of context: loss with the shortest context minus loss with the longest, in nats per "
+    "token, of the same tokens, by their position in windows inside documents; mean ± standard "
+    "deviation over seeds."
+)
+
+
+def has_gain(columns: list[Column]) -> bool:
+    """Return whether all records have what the gain needs, at two context lengths or more."""
+    records = [record for column in columns for record in column.records]
+    entries = [entry for record in records for entry in record["lengths"].values()]
+    return len(all_lengths(columns)) > 1 and all(x and "by_offset" in x for x in entries)
+
+
+def gains(column: Column) -> tuple[np.ndarray, np.ndarray]:
+    """Return first positions of bins (bins,), and the gains of all seeds (seeds, bins)."""
+    shortest, *_, longest = column.lengths()
+    curves = {}
+    for length in (shortest, longest):
+        found = [record["lengths"][str(length)]["by_offset"] for record in column.records]
+        curves[length] = np.array([curve["loss"] for curve in found])
+    positions = found[0]["first"] + found[0]["width"] * np.arange(curves[longest].shape[1])
+    return positions, curves[shortest] - curves[longest]
+
+
+def table(columns: list[Column]) -> Table:
+    """Return the table: a row for each doubling of the position, a column for each encoding."""
+    shortest, *_, longest = all_lengths(columns)
+    rows, start = [], 0
+    while start < longest:
+        stop = max(2 * start, shortest)
+        row = {"position": f"{start:,} to {min(stop, longest) - 1:,}"}
+        for column in columns:
+            positions, by_seed = gains(column)
+            inside = (positions >= start) & (positions < stop)
+            row[column.label] = mean_and_deviation(by_seed[:, inside].mean(1).tolist(), 3)
+        rows.append(row)
+        start = stop
+    return Table.from_rows(rows)
+
+
+def plot(columns: list[Column], file) -> None:
+    """Plot the gain against the position, with the standard deviation over seeds as a band."""
+    lines = []
+    for column in columns:
+        positions, by_seed = gains(column)
+        points = [*zip((positions + 1).tolist(), by_seed.mean(0).tolist(), strict=True)]
+        errors = ()
+        if len(by_seed) > 1:
+            errors = [(deviation, deviation) for deviation in by_seed.std(0, ddof=1).tolist()]
+        lines.append(figures.Line(column.label, column.pe, points, errors))
+    panel = "gain of context (nats per token)", lines
+    trained_at = sorted({column.trained_at for column in columns})
+    title = describe_models(columns)
+    x_label = "position in the window (tokens)"
+    figures.draw_lines(file, title, [panel], x_label, "linear", trained_at=trained_at, level=0)
