@@ -82,6 +82,7 @@ from reporting.metrics import (
     SPEED,
     Metric,
 )
+from reporting.plots import context_gain
 
 
 @dataclass
