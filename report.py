@@ -16,7 +16,6 @@ recall           records of eval_recall.py; also recall.png
 receptive_field  records of eval_receptive_field.py; also receptive_field.png and
                  cumulative_gradient.png. The claims on them need records of perplexity too
 retrieval        records of retrieval.evaluate; also retrieval.png
-losses           record of plot.py losses: final and mean training loss
 hellaswag        records of eval_hellaswag.py
 train, ...       records of bench.py, one table for each benchmark, with a plot of throughput and
                  memory against context, as figure 3 of the CABLE paper
@@ -49,7 +48,6 @@ writes them.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
@@ -76,7 +74,6 @@ from reporting.metrics import (
     COMPARISON,
     GROWTH,
     LENGTH_METRICS,
-    LOSSES,
     NDCG,
     PERPLEXITY,
     SPEED,
@@ -149,12 +146,11 @@ def main(argv=None):
     report_training_lengths(perplexities, speeds, statements, out)
     if accuracies:
         out.add_table(ACCURACY.stem, ACCURACY.table(accuracies), ACCURACY.caption(accuracies))
-    for metric in (LOSSES, COMPARISON, GROWTH):
+    for metric in (COMPARISON, GROWTH):
         report_each(metric, records_of(metric, records), out)
     report_speeds(speeds, statements, out)
     if out.verdicts:
         out.add(index.FILE, Table.from_rows(out.verdicts).csv())
-        print("\n".join(out.listed))
     out.write(unless_added=index.FILE)
 
 
@@ -169,37 +165,18 @@ class Report(Folder):
         """settings in which runs that are compared may differ"""
         self.verdicts: list[dict] = []
         """rows of verdicts.csv"""
-        self.listed: list[str] = []
-        """lines that list the verdicts of all tables"""
 
-    def add_verdicts(
-        self,
-        stem: str,
-        records: list[dict],
-        verdicts: list[claims.Verdict],
-        not_judged: Sequence[str] = (),
-    ) -> str:
-        """Add verdicts on the records of a table; return how many have each outcome, or "".
-
-        not_judged: labels of runs that were trained for too few steps.
-        """
-        if not self.judges:
+    def add_verdicts(self, stem: str, sizes: set[str], verdicts: list[claims.Verdict]) -> str:
+        """Add verdicts on models of a table; return how many have each outcome, or ""."""
+        if not (self.judges and verdicts):
             return ""
-        sizes = {record["size"] for record in records if record.get("size")}
         source = {"table": f"{stem}.md", "sizes": " ".join(sorted(sizes))}
         self.verdicts += [asdict(verdict) | source for verdict in verdicts]
-        sentences = []
-        if verdicts:
-            self.listed.append(f"Verdicts of {stem}, with 95% intervals (docs/evaluation.md):")
-            self.listed += [f"- {verdict}" for verdict in verdicts]
-            counts = Counter(verdict.outcome for verdict in verdicts)
-            texts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
-            sentences.append(f"[Verdicts]({index.FILE}): {texts}.")
-        if not_judged:
-            why = f"trained for fewer than {claims.MIN_STEPS} steps"
-            names = escape_markdown(", ".join(not_judged))
-            sentences.append(f"Not judged, because {why}: {names}.")
-        return " ".join(sentences)
+        print(f"Verdicts of {stem}, with 95% intervals (docs/evaluation.md):")
+        print("\n".join(f"- {verdict}" for verdict in verdicts), end="\n\n")
+        counts = Counter(verdict.outcome for verdict in verdicts)
+        texts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
+        return f"[Verdicts]({index.FILE}): {texts}."
 
 
 def check_paper(
@@ -236,6 +213,11 @@ def records_of(metric: Metric, records: dict[str, dict]) -> list[dict]:
     return [record for record in records.values() if metrics.metric_of(record) is metric]
 
 
+def sizes_of(records: list[dict]) -> set[str]:
+    """Return the sizes of models, as far as they have names."""
+    return {record["size"] for record in records if record.get("size")}
+
+
 def report_trend(paths: list[str], out: Report) -> None:
     """Write the table and the plot of the claims over model sizes."""
     rungs = trend.make_rungs(trend.read_records(paths))
@@ -247,9 +229,6 @@ def report_trend(paths: list[str], out: Report) -> None:
 
 def report_generalization(records: list[dict], out: Report) -> None:
     """Write the table of results on data that the models were not trained on, with the paper's."""
-    stem = "generalization"
-    measures = other_data.columns_by_measure(records, out.may_differ)
-    table = other_data.generalization_table(measures, paper.generalization())
     caption = (
         "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1."
         " The paper does not name its HellaSwag metric."
@@ -258,10 +237,8 @@ def report_generalization(records: list[dict], out: Report) -> None:
     if differing := differing_texts([record for record in records if "lengths" in record]):
         names = escape_markdown(", ".join(differing))
         caption += f" Models are tested on different text or contexts: {names}."
-    trained = [*filter(claims.has_verdicts, records)]
-    short = [record["run"] for record in records if not claims.has_verdicts(record)]
-    verdicts = claims.judge_generalization(trained, out.may_differ)
-    out.add_table(stem, table, caption, out.add_verdicts(stem, records, verdicts, short))
+    table = other_data.generalization_table(records, paper.generalization())
+    out.add_table("generalization", table, caption)
 
 
 def report_lengths(
@@ -285,18 +262,15 @@ def report_lengths(
         columns = make_columns(group, metric.key, out.may_differ)
         marks, caption = seed_marks(columns, matching)
         trained = [column for column in columns if claims.has_verdicts(column.records[0])]
-        short = [column for column in columns if not claims.has_verdicts(column.records[0])]
         warning, differences = describe_differences(trained, out.may_differ, by_model=True)
         parts = [f"{metric.caption(group)}{caption}{differences}"]
         comparison = paper_tables.paper_comparison(columns, matching, marks) if matching else None
         if comparison:
             compared, caption = comparison
             parts += [compared.markdown(), caption]
-        if metric.judge:
-            judge = partial(metric.judge, printed=matching, perplexities=others)
-            verdicts = judge(trained) if trained else []
-            labels = [column.label for column in short] if short and judge(short) else []
-            parts.append(out.add_verdicts(stem, group, verdicts, labels))
+        if metric.judge and trained:
+            verdicts = metric.judge(trained, perplexities=others)
+            parts.append(out.add_verdicts(stem, sizes_of(group), verdicts))
         table = metric.table(columns, marks=marks)
         out.add_table(stem, table, *parts, warning=warning)
         entries = metrics.entries_of(group)
@@ -351,16 +325,14 @@ def report_training_lengths(
         trained = [column for column in columns if claims.has_verdicts(column.records[0])]
         verdicts = claims.judge_training_lengths(trained, results)
         caption = f"{PERPLEXITY.caption(group)} {escape_markdown(caption)}"
-        out.add_table(stem, table, caption, out.add_verdicts(stem, group, verdicts))
+        out.add_table(stem, table, caption, out.add_verdicts(stem, sizes_of(group), verdicts))
 
 
 def report_each(metric: Metric, records: list[dict], out: Report) -> None:
     """Write the table and plots of each record of a metric whose records are not combined."""
     for number, record in enumerate(records, 1):
         stem = metric.stem if len(records) == 1 else f"{metric.stem}_{number}"
-        verdicts = metric.judge(record) if metric.judge else []
-        listed = out.add_verdicts(stem, record.get("runs", []), verdicts)
-        out.add_table(stem, metric.table(record), metric.caption(record), listed)
+        out.add_table(stem, metric.table(record), metric.caption(record))
         for draw in metric.plots.values():
             out.add_plot(stem, partial(draw, record))
 
@@ -380,7 +352,7 @@ def report_speeds(records: list[dict], printed: paper.PaperStatements | None, ou
             if compared:
                 parts += [compared[0].markdown(), escape_markdown(compared[1])]
         verdicts = claims.judge_speed(benchmark, result)
-        parts.append(out.add_verdicts(benchmark, [{"size": result["model"]}], verdicts))
+        parts.append(out.add_verdicts(benchmark, {result["model"]}, verdicts))
         out.add_table(benchmark, SPEED.table(result, by_context=True), *parts)
         for draw in SPEED.plots.values():
             out.add_plot(benchmark, partial(draw, result))

@@ -14,7 +14,7 @@ Numbers are finite, except for perplexities: the exponential of a loss of at lea
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from runtime.files import read_json_values
 from runtime.schema import (
@@ -112,8 +112,8 @@ def _check_receptive_field(record: dict, entry: dict, length: str) -> Iterator[s
 
 
 def _check_ndcg(record: dict, entry: dict, length: str) -> Iterator[str]:
-    count = len(entry.get("by_question", ()))
-    if "by_question" in entry and count != record["data"]["questions"]:
+    count = len(entry["by_question"])
+    if count != record["data"]["questions"]:
         yield f"{count} values by_question, not one per question"
 
 
@@ -156,7 +156,7 @@ TRAINED_RECALL = _by_length(
     steps_to_95=nullable(Count),
 )
 NDCG = _by_length(
-    {"ndcg10": NotNegative, "ndcg10_se": NotNegative, "by_question?": list[NotNegative]},
+    {"ndcg10": NotNegative, "ndcg10_se": NotNegative, "by_question": list[NotNegative]},
     data=fields(SPLIT | {"documents": Count, "questions": Count}),
     check=_check_ndcg,
 )
@@ -243,26 +243,6 @@ GROWTH_LENGTHS = not_empty(dict[Text, dict[LengthKey, GROWTH_ENTRY]])
 GROWTH_RESULT = fields(SETUP | {"encoding": Text, "lengths": GROWTH_LENGTHS})
 GROWTH = Schema(HARDWARE | {"growth": GROWTH_RESULT})
 POINTS = list[tuple[Count, Number]]  # steps and losses
-LOSSES_OF_RUN = fields(
-    {
-        "run pe": Text,
-        "size objective": nullable(Text),
-        "seed": nullable(Integer),
-        "step?": nullable(Count),
-        "losses": POINTS,
-    }
-)
-
-
-def _check_losses(record: dict) -> Iterator[str]:
-    for run in record["runs"]:
-        steps = [step for step, _ in run["losses"]]
-        if steps != sorted(set(steps)):
-            yield f"the losses of {run['run']} are not in the order of their steps"
-
-
-TRAININGS = Literal["pretraining", "fine-tuning"]
-LOSSES = Schema({"training": TRAININGS, "runs": not_empty(list[LOSSES_OF_RUN])}, _check_losses)
 # finetune.json of retrieval.finetune. An unfinished fine-tuning has no losses.
 FINETUNING = fields(
     {
@@ -290,8 +270,6 @@ def schema_of(record) -> Schema | None:
         return schema if schema in (NDCG, OTHER) or "protocol" in record else None
     if {"acc", "acc_norm"} <= record.keys():
         return ACCURACY
-    if record.get("metric") == "Training loss" and "runs" in record:
-        return LOSSES
     kinds = {"compare": COMPARISON, "growth": GROWTH, **dict.fromkeys(SPEED_RESULTS, SPEED)}
     return next((schema for field, schema in kinds.items() if field in record), None)
 

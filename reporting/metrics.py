@@ -31,8 +31,6 @@ from reporting.tables import (
     describe_setup,
     growth_table,
     length_table,
-    loss_caption,
-    loss_table,
     speed_table,
     trained_recall_table,
 )
@@ -59,13 +57,12 @@ class Metric:
     schema: Schema
     """fields of its records"""
     table: Callable[..., Table]
-    """of columns; for ACCURACY of records; for SPEED of a benchmark's result; for LOSSES,
-    COMPARISON and GROWTH of a record"""
+    """of columns; for ACCURACY of records; for SPEED of a benchmark's result; for COMPARISON and
+    GROWTH of a record"""
     describe: Callable[..., str]
     """what the numbers of records are, on which data, by which protocol, with which error"""
     judge: Callable[..., list[Verdict]] | None = None
-    """verdicts on columns: judge(columns, printed=paper's table, perplexities=lists of columns);
-    for LOSSES on a record; None: the papers claim nothing"""
+    """verdicts on columns: judge(columns, perplexities=lists of columns); None: no claims"""
     plots: dict[str, Callable] = field(default_factory=dict, hash=False)
     """{stem of the file: function}: draw(what `table` has, file)"""
 
@@ -414,15 +411,6 @@ SPEED = Metric(
     describe=_speed_caption,
     plots={"bench": figures.speeds},
 )
-LOSSES = Metric(
-    name="Training loss",
-    stem="losses",
-    key="losses",
-    schema=record_schema.LOSSES,
-    table=loss_table,
-    describe=loss_caption,
-    judge=claims.judge_losses,
-)
 COMPARISON = Metric(
     name="Comparison",
     stem="compare",
@@ -442,6 +430,5 @@ GROWTH = Metric(
 )
 LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, TRAINED_RECALL, NDCG)  # record["lengths"]
 METRICS = {
-    metric.schema: metric
-    for metric in (*LENGTH_METRICS, ACCURACY, SPEED, LOSSES, COMPARISON, GROWTH)
+    metric.schema: metric for metric in (*LENGTH_METRICS, ACCURACY, SPEED, COMPARISON, GROWTH)
 }

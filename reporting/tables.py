@@ -20,10 +20,8 @@ from reporting.formatting import (
     standard_deviation,
 )
 
-Curves = dict[str, dict[int, np.ndarray]]  # {encoding: {seed: losses}}
 Marks = dict[tuple[str, float], str]  # (label of a column, length) -> mark after the number
 MAX_COLUMNS = 8  # wider tables are transposed
-FINAL = 0.1  # fraction of a training whose mean loss is the final one
 
 
 def length_table(
@@ -144,40 +142,6 @@ def accuracy_table(records: list[dict]) -> Table:
             row.append(f"{100 * record[key]:.2f} ± {printed_error}")
         cells.append([*row, f"{record['examples']:,}"])
     return Table(cells)
-
-
-def loss_table(record: dict) -> Table:
-    """Return a table of a record of `plot.py losses`: mean ± standard deviation over seeds."""
-    cells = [["encoding", "final loss", "mean loss", "seeds"]]
-    curves = losses_by_encoding(record["runs"])
-    for pe in sorted(curves, key=sort_key):
-        seeds = [losses for losses in curves[pe].values() if len(losses)]
-        means = [[float(last(losses, part).mean()) for losses in seeds] for part in (FINAL, 1)]
-        cells.append([pe, *(mean_and_deviation(values, 3) for values in means), f"{len(seeds)}"])
-    return Table(cells)
-
-
-def loss_caption(record: dict) -> str:
-    """Return what the numbers of loss_table are."""
-    return (
-        f"Training loss in nats, {record['training']}: mean over the last {FINAL:.0%} of the "
-        "training, and over all of it, at the steps that all runs logged."
-    )
-
-
-def losses_by_encoding(runs: list[dict]) -> Curves:
-    """Return the losses at the steps that all runs logged, ascending."""
-    shared = set.intersection(*({step for step, _ in run["losses"]} for run in runs))
-    curves = {}
-    for run in runs:
-        losses = [loss for step, loss in run["losses"] if step in shared]
-        curves.setdefault(run["pe"], {})[run["seed"]] = np.array(losses)
-    return curves
-
-
-def last(losses: np.ndarray, fraction: float) -> np.ndarray:
-    """Return the last fraction of losses, at least one."""
-    return losses[len(losses) - max(1, round(fraction * len(losses))) :]
 
 
 # Columns of a benchmark's table, and their formats.

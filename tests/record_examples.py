@@ -117,14 +117,6 @@ def growth() -> dict:
     return HARDWARE | {"growth": SETUP | {"encoding": "cable", "lengths": lengths}}
 
 
-def losses() -> dict:
-    runs = []
-    for pe in ("cable", "learnable"):
-        about = {"run": pe, "pe": pe, "size": "bert", "objective": "mlm", "seed": 1, "step": 100}
-        runs.append(about | {"losses": [[step, 3.0 - step / 100] for step in (50, 100)]})
-    return {"metric": "Training loss", "training": "pretraining", "runs": runs}
-
-
 KINDS = (
     perplexity,
     masked,
@@ -135,7 +127,6 @@ KINDS = (
     speed,
     compare,
     growth,
-    losses,
 )
 
 

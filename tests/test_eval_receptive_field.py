@@ -139,7 +139,6 @@ def test_command_line_writes_a_record_and_report_reads_it(trained, tmp_path, cap
     assert {file.name for file in out.iterdir()} == tables_ | {"cumulative_gradient.png"}
     text = (out / "receptive_field.md").read_text()
     assert "| context | window:w=8 |" in text
-    assert "Not judged, because trained for fewer than 50 steps: window:w=8." in text
     assert "99% of the gradient" in text
 
 
@@ -199,7 +198,7 @@ def perplexity_columns():
 
 def test_verdicts_compare_fields_with_the_growth_of_perplexity():
     verdicts = claims.judge_receptive_fields(field_columns(), [perplexity_columns()])
-    short_field, eight, long_field, longest_field, together = verdicts
+    short_field, eight, long_field, longest_field = verdicts
     assert short_field.outcome == "holds"
     measured = (
         "1.000 (1.000 to 1.000; one seed), receptive field 0.40 (0.39 to 0.41) training lengths"
@@ -209,8 +208,6 @@ def test_verdicts_compare_fields_with_the_growth_of_perplexity():
     assert eight.outcome == "fails"
     assert long_field.outcome == longest_field.outcome == "holds"
     assert "> 1.05, because its receptive field is longer" in long_field.claim
-    assert together.outcome == "holds"
-    assert "1.00 (1.00 to 1.00; one seed) over 4" in together.measured
 
 
 @pytest.mark.parametrize("number, field", [(1, 99), (2, 60)])
@@ -233,13 +230,5 @@ def test_a_receptive_field_near_the_training_length_decides_nothing():
     assert verdict.outcome == "not decided"
 
 
-def test_verdict_fails_without_a_rank_correlation():
-    grown = perplexity_columns()
-    grown[0] = make_column("window:w=4", "perplexity", {100: 1.0, 1600: 3.0})
-    grown[3] = make_column("window:w=32", "perplexity", {100: 1.0, 1500: 1.0})
-    assert claims.judge_receptive_fields(field_columns(), [grown])[-1].outcome == "fails"
-
-
 def test_verdicts_need_perplexities():
-    verdicts = claims.judge_receptive_fields(field_columns(), [])
-    assert all(verdict.outcome == "not measured" for verdict in verdicts)
+    assert claims.judge_receptive_fields(field_columns(), []) == []

@@ -18,12 +18,9 @@ import msgspec
 
 from errors import InputError
 from evaluation.intervals import Interval
-from reporting import paper
 from reporting.claims.verdicts import (
     HOLDS,
     NOT_COMPARABLE,
-    ONE_SEED,
-    Incomparable,
     Verdict,
     combine,
     judge_bound,
@@ -35,8 +32,9 @@ PATH = Path(__file__).parents[2] / "results" / "claims.yaml"
 # An encoding of another paper, and the name of the same encoding in the claims of version 1.
 CLAIMED_AS = {"fox": "cable-v1"}
 ALONE = ("", "")  # name of a single comparison
+NO_SEEDS = ("speed", "memory", "time per token")  # quantities of bench.py
 
-Comparison = Interval | Incomparable | str | None  # str: an outcome
+Comparison = Interval | tuple[str, ...] | None  # a tuple: the settings that prevent it
 Comparisons = dict[tuple[str, str], Comparison]
 
 
@@ -52,7 +50,6 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     our_bound: bool = False
     data: str = ""
     datasets: list[str] = []
-    dataset: str = ""
     size: str | None = None
     except_sizes: list[str] = []
     prefix: str = ""
@@ -73,28 +70,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ) = []
     benchmark: Literal["train", "generate"] = "train"
     contexts: list[int] = []
-    training: Literal["pretraining", "fine-tuning"] = "pretraining"
-    loss: Literal["training loss", "final training loss"] = "training loss"
-    side: Literal["lower", "higher"] = "lower"
-    best: str = ""
-    """e.g. "lowest perplexity on fineweb" """
-    field: Literal["shorter", "longer"] = "shorter"
-    """receptive field of a window, relative to the training length"""
-    mark: str = ""
-    """of the encoding that is compared with, in a paper's table"""
-    significant: Literal["better", "worse"] = "better"
     what: str = ""
-    digits: int = 3
-    counts: Literal["unless all agree", "always", "only"] = "unless all agree"
-    """whether a verdict shows how many comparisons agree"""
-    unit: str = ""
-    """what the comparisons are, for the counts"""
-    shown: str = ""
-    """another encoding to show instead of the least favorable one; `what` names it"""
     # What it is compared with.
     others: list[str] = []
-    not_compared: list[str] = []
-    """encodings that are not among the others of a training loss"""
     trained_at: int = 0
     other_trained_at: int = 0
 
@@ -113,7 +91,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             comparison = f"within {self.bound - 1:.0%} of that of {others}"
         if self.contexts:
             comparison += f" at {' and '.join(f'{n:,}' for n in self.contexts)} tokens"
-        words = {"others": others or "others", "at": at, "comparison": comparison}
+        words = {"others": others, "at": at, "comparison": comparison}
         words["scope"] = f" on {self.data}" if self.data else ""
         text = self.wording.format(**msgspec.structs.asdict(self) | words)
         where = ", ".join(filter(None, (self.where, "our bound" if self.our_bound else "")))
@@ -162,73 +140,37 @@ def load(path: Path = PATH) -> dict[str, list[Claim]]:
         raise InputError(f"{path}: {reason}: correct it, or restore the file") from None
 
 
-def printed_order(name: str, where: str, size: str, dataset: str) -> Claim:
-    """Return the claim that encodings have the order of a paper's table; the bound is ours."""
-    return Claim(
-        key=f"order {name}, {where}, {size}, {dataset}",
-        wording=f"same order of encodings as printed for {size} on {dataset}",
-        paper=name,
-        where=where,
-        our_bound=True,
-        counts="only",
-        unit="pairs",
-    )
-
-
-def printed_orders() -> list[Claim]:
-    """Return the claims on the order in printed tables of perplexity."""
-    claims = []
-    for row in paper.index().values():
-        name, _, where = row["what"].rpartition(", ")
-        # Encodings with different training lengths are not compared.
-        is_table = row["measure"] == "Perplexity" and where.startswith("table")
-        if is_table and row["trained_at"].isdecimal():
-            claims.append(printed_order(name, where, row["size"], row["dataset"]))
-    return claims
-
-
 def judge(sections: Iterable[str], measure: Callable[..., Measured], *evidence) -> list[Verdict]:
-    """Return the verdicts on the claims of sections."""
+    """Return the verdicts on those claims of sections that were measured."""
     claims = [claim for section in sections for claim in load()[section]]
-    return [decide(*found) for claim in claims for found in measure(claim, *evidence)]
+    verdicts = [decide(*found) for claim in claims for found in measure(claim, *evidence)]
+    return [verdict for verdict in verdicts if verdict]
 
 
-def decide(claim: Claim, comparisons: Comparisons) -> Verdict:
-    """Return the verdict that all comparisons satisfy the relation of a claim.
+def decide(claim: Claim, comparisons: Comparisons) -> Verdict | None:
+    """Return the verdict that all comparisons satisfy the relation of a claim; None: not measured.
 
-    It shows the least favorable one, and how many agree. It names the other encodings that were
-    compared, or all if none was.
+    It shows the least favorable one, and how many agree, unless all do. It names the other
+    encodings that were compared.
     """
-    found = [each.settings for each in comparisons.values() if isinstance(each, Incomparable)]
-    if found:
+    settings = {name for each in comparisons.values() if isinstance(each, tuple) for name in each}
+    if settings:
         verdict = claim.unmeasured()
-        verdict.measured = f"the runs differ in {', '.join(sorted({*sum(found, ())}))}"
+        verdict.measured = f"the runs differ in {', '.join(sorted(settings))}"
         verdict.outcome = NOT_COMPARABLE
         return verdict
-    outcomes, shown = [], {}
-    for name, each in comparisons.items():
-        if isinstance(each, Interval):
-            shown[name] = each
-            outcomes.append(judge_bound(each, claim.relation, claim.bound))
-        elif isinstance(each, str):
-            outcomes.append(each)
-    compared = {other for other, _ in shown}
-    if claim.others and compared - {""}:
+    measured = {name: each for name, each in comparisons.items() if isinstance(each, Interval)}
+    if not measured:
+        return None
+    compared = {other for other, _ in measured}
+    if compared != {""}:
         claim = claim.but(others=[pe for pe in claim.others if pe in compared])
     verdict = claim.unmeasured()
-    if not outcomes:
-        return verdict
-    verdict.outcome, counts = combine(outcomes, claim.unit)
-    is_unanimous = verdict.outcome == HOLDS and claim.counts == "unless all agree"
-    if claim.counts == "only":
-        texts = [claim.what + counts]
-        if any(each.seeds == 1 for each in shown.values()):
-            texts.append(ONE_SEED)
-    else:
-        texts = [_least_favorable(claim, shown)]
-        if len(outcomes) > 1 and not is_unanimous:
-            texts.append(counts)
-    verdict.measured = "; ".join(texts)
+    outcomes = [judge_bound(each, claim.relation, claim.bound) for each in measured.values()]
+    verdict.outcome, counts = combine(outcomes)
+    verdict.measured = _least_favorable(claim, measured)
+    if len(outcomes) > 1 and verdict.outcome != HOLDS:
+        verdict.measured += f"; {counts}"
     return verdict
 
 
@@ -252,16 +194,9 @@ def _cached_encoding(column: Column) -> tuple[str, int | None]:
 def _least_favorable(claim: Claim, measured: dict[tuple[str, str], Interval]) -> str:
     """Return the text of the comparison that a verdict shows."""
     name = max(measured, key=lambda name: _distance(measured[name].estimate, claim.relation))
-    if claim.shown:
-        name = (claim.shown, "")
-    # The numbers of bytes are exact; those of rounds have no seeds.
-    text = f"{measured[name].estimate:.3f}"
-    if claim.quantity != "memory":
-        has_seeds = claim.quantity not in ("speed", "time per token")
-        text = printed_interval(measured[name], claim.digits, one_seed=has_seeds)
-    is_named = claim.shown or (claim.counts == "always" and len(measured) == 1)
-    where = "" if is_named else " ".join(filter(None, name))
-    return ", ".join(filter(None, (claim.what + text, where)))
+    has_seeds = claim.quantity not in NO_SEEDS
+    text = claim.what + printed_interval(measured[name], one_seed=has_seeds)
+    return ", ".join(filter(None, (text, " ".join(filter(None, name)))))
 
 
 def _distance(value: float, relation: str) -> float:
@@ -276,13 +211,14 @@ def compare(
     lengths: tuple[float, float],
     measure: Callable[[list[tuple[dict, dict]]], Interval],
     *ignored: str,
-) -> Interval | Incomparable | None:
-    """Return what `measure` finds for the entries of two columns; None: not evaluated.
+) -> Comparison:
+    """Return what `measure` finds for the entries of two columns.
 
     lengths: one of each column; ignored: settings that may differ.
     """
     first, second = columns
     if settings := first.differing(second, *ignored):
-        return Incomparable(tuple(settings))
-    pairs = entry_pairs(first, round(lengths[0]), second, round(lengths[1]))
-    return measure(pairs) if pairs else None
+        return tuple(settings)
+    if not (first.values(lengths[0]) and second.values(lengths[1])):
+        return None
+    return measure(entry_pairs(first, round(lengths[0]), second, round(lengths[1])))

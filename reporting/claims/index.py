@@ -8,7 +8,7 @@ but may differ in their model, in the encodings that were compared or in the lon
 
 import csv
 import os
-from collections.abc import Iterable
+from collections import Counter
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
@@ -16,7 +16,7 @@ from urllib.parse import quote
 from runtime.schema import Name, Text, fields, find_mismatch
 
 from errors import InputError
-from reporting.claims.claim import load, printed_orders
+from reporting.claims.claim import load
 from reporting.claims.verdicts import (
     FAILS,
     HOLDS,
@@ -36,9 +36,14 @@ TITLES = {
     "CABLE, version 1": "CABLE, version 1",
     SANDWICH: "Sandwich (Chi et al. 2023)",
 }
-OUTCOMES = {HOLDS: "hold", FAILS: "fail", UNDECIDED: "are not decided"}
-OUTCOMES |= {NOT_COMPARABLE: "are not comparable"}
-COUNTED = OUTCOMES | {NOT_MEASURED: "are not measured", "mixed": "have verdicts that differ"}
+OUTCOMES = {
+    HOLDS: "hold",
+    FAILS: "fail",
+    UNDECIDED: "are not decided",
+    NOT_COMPARABLE: "are not comparable",
+    "mixed": "have verdicts that differ",
+    NOT_MEASURED: "are not measured",
+}
 ROW = fields(  # of verdicts.csv
     {
         "claim paper where measured key others sizes": Text,
@@ -46,13 +51,12 @@ ROW = fields(  # of verdicts.csv
         "table": Name,
     }
 )
-SMALL, FULL = "small scale", "full size"
 
 
 def known_claims() -> list[Verdict]:
-    """Return the claims that this package judges, not measured."""
-    rows = [claim for section in load().values() for claim in section]
-    return [claim.unmeasured() for claim in [*rows, *printed_orders()]]
+    """Return the claims of the papers, not measured."""
+    rows = [claim.unmeasured() for section in load().values() for claim in section]
+    return [row for row in rows if row.paper in TITLES]
 
 
 def read_verdicts(folders: list[str]) -> list[dict]:
@@ -89,98 +93,80 @@ def _read_rows(path: Path) -> list[dict]:
 
 def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
     """Return the page as Markdown, with links relative to out_dir."""
-    claims = {claim.key: claim for claim in known_claims() if claim.paper in TITLES}
-    scales = {SMALL: {}, FULL: {}}  # {scale: {key: verdicts}}
+    claims = known_claims()
+    by_key: dict[str, list[dict]] = {claim.key: [] for claim in claims}
     for verdict in verdicts:
-        key = verdict["key"]
-        if verdict["outcome"] != NOT_MEASURED and verdict["paper"] in TITLES:
-            names = ("claim", "paper", "where")
-            claims.setdefault(key, Verdict(*(verdict[name] for name in names), key=key))
-            scales[_scale_of(verdict)].setdefault(key, []).append(verdict)
-    for by_key in scales.values():
-        by_key.update({key: _most_complete(found) for key, found in by_key.items()})
-    shown = {scale: by_key for scale, by_key in scales.items() if by_key}
-    at_small = _count([scales[SMALL].get(key, []) for key in claims])
+        by_key.get(verdict["key"], []).append(verdict)
+    by_key = {key: _most_complete(found) for key, found in by_key.items()}
+    counts = Counter(map(_outcome_of_all, by_key.values()))
+    texts = [f"{counts[name]} {words}" for name, words in OUTCOMES.items() if counts[name]]
     parts = [
         "# Claims of the papers",
-        f"{len(claims)} claims. At {SMALL} (0.8M parameters; speeds on CPUs): {at_small}. "
-        "verdicts.csv next to a linked table has the measured values with 95% intervals "
-        "(docs/evaluation.md has the rule). Reports of fewer encodings than others are left out, "
-        "and those of one seed if several seeds agree. Bounds of ours are marked. –: not measured.",
+        f"{len(claims)} claims: {', '.join(texts)}. verdicts.csv next to a linked table has the "
+        "measured values with 95% intervals (docs/evaluation.md has the rule). Reports of fewer "
+        "encodings than others are left out, and those of one seed if several seeds agree. Bounds "
+        "of ours are marked. Tables name the size of the models; speeds are of CPUs unless a table "
+        "names a GPU.",
     ]
-    for name, title in TITLES.items():
-        rows = [["where", "claim", *shown], ["---"] * (2 + len(shown))]
-        of_paper = [claim for claim in claims.values() if claim.paper == name]
-        measured = [each for each in of_paper if any(each.key in by for by in scales.values())]
+    for paper, title in TITLES.items():
+        of_paper = [claim for claim in claims if claim.paper == paper]
+        measured = [claim for claim in of_paper if by_key[claim.key]]
+        lines = ["| where | claim | verdict |", "| --- | --- | --- |"]
         for claim in sorted(measured, key=lambda claim: claim.where):
-            cells = [_cell(claim, found.get(claim.key, []), out_dir) for found in shown.values()]
-            rows.append([escape_markdown(claim.where), escape_markdown(claim.claim), *cells])
-        rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-        parts += [f"## {title}", "\n".join(f"| {' | '.join(row)} |" for row in rows)]
+            cells = [*map(escape_markdown, (claim.where, claim.claim))]
+            cells.append(_cell(claim, by_key[claim.key], out_dir))
+            cells = [cell.replace("|", "\\|") for cell in cells]
+            lines.append(f"| {' | '.join(cells)} |")
+        parts += [f"## {title}", "\n".join(lines)]
         parts.append(f"Not measured: {len(of_paper) - len(measured)} claims of claims.yaml.")
     return "\n\n".join(parts) + "\n"
 
 
+def _outcome_of_all(verdicts: list[dict]) -> str:
+    outcomes = {verdict["outcome"] for verdict in verdicts} or {NOT_MEASURED}
+    return "mixed" if len(outcomes) > 1 else outcomes.pop()
+
+
 def _most_complete(verdicts: list[dict]) -> list[dict]:
-    """Return the verdicts that compare the most encodings, without repeated measurements.
+    """Return the verdicts that compare the most encodings of a size, each measurement once.
 
     Those without an interval count if no other has one.
     """
     verdicts = [v for v in verdicts if NO_INTERVAL not in v["measured"]] or verdicts
-    most = max(len(verdict["others"].split(", ")) for verdict in verdicts)
-    complete = {}
+    most = Counter()
     for verdict in verdicts:
-        if len(verdict["others"].split(", ")) == most:
-            complete.setdefault((verdict["claim"], verdict["measured"]), verdict)
-    return [*complete.values()]
+        most[verdict["sizes"]] = max(most[verdict["sizes"]], len(_others(verdict)))
+    complete = [v for v in verdicts if len(_others(v)) == most[v["sizes"]]]
+    first = {(verdict["claim"], verdict["measured"]): verdict for verdict in complete[::-1]}
+    return [verdict for verdict in complete if verdict in first.values()]
 
 
-def _scale_of(verdict: dict) -> str:
-    """Return SMALL for models of the quick start's size and speeds of CPUs, FULL for others."""
-    is_small = "quickstart" in verdict["sizes"].split()
-    return SMALL if is_small or verdict["claim"].startswith("on a CPU: ") else FULL
-
-
-def _count(measured: Iterable[list[dict]]) -> str:
-    """Return how many claims hold, fail, ...; measured: the verdicts on each claim."""
-    counts = dict.fromkeys(COUNTED, 0)
-    for verdicts in measured:
-        outcomes = {verdict["outcome"] for verdict in verdicts} or {NOT_MEASURED}
-        counts["mixed" if len(outcomes) > 1 else outcomes.pop()] += 1
-    shown = {outcome: number for outcome, number in counts.items() if number}
-    return ", ".join(f"{number} {COUNTED[outcome]}" for outcome, number in shown.items())
+def _others(verdict: dict) -> list[str]:
+    return verdict["others"].split(", ")
 
 
 def _cell(claim: Verdict, verdicts: list[dict], out_dir: str | Path) -> str:
-    """Return the outcomes at one scale, a line for each, with links to the tables."""
-    tables, lines = {}, {}
+    """Return a line for each outcome, with links to the tables."""
+    links: dict[tuple[str, str], dict[str, None]] = {}
     for verdict in verdicts:
-        tables.setdefault(verdict["table"], []).append(verdict)
-    for path, found in tables.items():
-        target = quote(os.path.relpath(path, out_dir), safe="/+")
-        link = f"[{escape_markdown(found[0]['report'])}]({target})"
-        lines.setdefault(_summary(claim, found), []).append(link)
-    cells, named = [], set()
-    for (outcome, compared), links in lines.items():
-        plain = outcome.removesuffix(f" ({ONE_SEED})")
-        if plain == outcome or (plain, compared) not in lines:  # not also found with several seeds
-            shown = "" if compared in named else compared
-            cells.append(f"{outcome}{shown}: {', '.join(links)}")
-            named.add(compared)
-    return "<br>".join(cells) or "–"
+        target = quote(os.path.relpath(verdict["table"], out_dir), safe="/+")
+        seeds = f" ({ONE_SEED})" if ONE_SEED in verdict["measured"] else ""
+        outcome = f"**{verdict['outcome']}**", f"{seeds}{_compared(claim, verdict)}"
+        links.setdefault(outcome, {})[f"[{escape_markdown(verdict['report'])}]({target})"] = None
+    lines = []
+    for (outcome, details), found in links.items():
+        several = details.replace(f" ({ONE_SEED})", "")
+        if details == several or (outcome, several) not in links:
+            lines.append(f"{outcome}{details}: {', '.join(found)}")
+    return "<br>".join(lines)
 
 
-def _summary(claim: Verdict, verdicts: list[dict]) -> tuple[str, str]:
-    """Return one outcome, or how many of several verdicts have each, and what was compared."""
-    outcomes = [verdict["outcome"] for verdict in verdicts]
-    has_one_seed = any(ONE_SEED in verdict["measured"] for verdict in verdicts)
-    seeds = f" ({ONE_SEED})" if has_one_seed else ""
-    if len(verdicts) > 1:
-        counts = [f"{outcomes.count(outcome)} {OUTCOMES[outcome]}" for outcome in {*outcomes}]
-        return f"**{', '.join(sorted(counts))}** of {len(verdicts)}{seeds}", ""
-    others = verdicts[0]["others"].split(", ")
+def _compared(claim: Verdict, verdict: dict) -> str:
+    """Return which encodings a verdict compares, where it is not all of the claim."""
+    others = _others(verdict)
     missing = [name for name in claim.others.split(", ") if name not in others]
-    compared = f" against {', '.join(others)}" if verdicts[0]["others"] != claim.others else ""
+    if verdict["others"] == claim.others:
+        return ""
     if 0 < len(missing) < len(others):
-        compared = f" without {', '.join(missing)}"
-    return f"**{outcomes[0]}**{seeds}", escape_markdown(compared)
+        return escape_markdown(f" without {', '.join(missing)}")
+    return escape_markdown(f" against {', '.join(others)}")

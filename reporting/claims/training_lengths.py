@@ -28,6 +28,7 @@ from reporting.formatting import MISSING, Table
 from reporting.paper import PaperStatements
 
 SCALES = (1, 4, 32)  # scripts divide the paper's lengths by these, and use networks of other sizes
+UNITS = {"memory": "memory (MB)", "time per token": "time per token (µs)"}
 
 
 @dataclass
@@ -78,7 +79,7 @@ def find_pairs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Itera
             other = by_run.get((*claim.others, claim.other_trained_at // scale, size))
             if not (ours and other) or size in claim.except_sizes:
                 continue
-            if scale == 1 and dataset_of(ours[0].records[0]) != claim.dataset:
+            if scale == 1 and dataset_of(ours[0].records[0]) not in claim.datasets:
                 continue
             length = other[0].trained_at
             if ours[0].values(length) and other[0].values(length):
@@ -97,19 +98,20 @@ def _measure(pair: Pair, speeds: list[dict]) -> Pair:
         return pair
     for result in speeds:
         ours, other = (entry_of(result, each.trained_at, each.pe) for each in pair.columns)
-        if ours and other and "objective" not in result:
-            pair.speed = result
-            if quantity == "memory":
-                pair.values = [entry["memory"] / 1e6 for entry in (ours, other)]
-                pair.ratio = memory_ratio(ours, other)
-            else:
-                logs = [
-                    [math.log(seconds / entry["tokens"]) for seconds in entry["seconds"]]
-                    for entry in (ours, other)
-                ]
-                pair.values = [1e6 * math.exp(statistics.mean(rounds)) for rounds in logs]
-                pair.ratio = intervals.ratio_of_rounds(*logs)
-            return pair
+        if not (ours and other) or "objective" in result:
+            continue
+        pair.speed = result
+        if quantity == "memory":
+            pair.values = [entry["memory"] / 1e6 for entry in (ours, other)]
+            pair.ratio = memory_ratio(ours, other)
+            break
+        logs = [
+            [math.log(seconds / entry["tokens"]) for seconds in entry["seconds"]]
+            for entry in (ours, other)
+        ]
+        pair.values = [1e6 * math.exp(statistics.mean(rounds)) for rounds in logs]
+        pair.ratio = intervals.ratio_of_rounds(*logs)
+        break
     return pair
 
 
@@ -126,24 +128,26 @@ def training_length_table(
         return None
     caption = (
         "Runs are named with their training length. The interval of a difference in perplexity is "
-        "that of the ratio times the baseline's perplexity."
+        "that of the ratio times the baseline's perplexity. Memory and time: one training step "
+        "(bench.py train), geometric means, with an interval over rounds."
     )
-    notes = dict.fromkeys(_speed_note(pair.speed) for pair in pairs if pair.speed)
     header = ["quantity", "run", "", "baseline", "", "difference", "95% interval", "paper"]
-    return Table([header, *(_row(pair, printed) for pair in pairs)]), " ".join([caption, *notes])
+    return Table([header, *(_row(pair, printed) for pair in pairs)]), caption
 
 
 def _row(pair: Pair, printed: PaperStatements | None) -> list[str]:
     values, ratio, quantity = pair.values, pair.ratio, pair.claim.quantity
-    names = {"memory": "memory (MB)", "time per token": "time per token (µs)"}
+    is_perplexity = quantity == "perplexity"
     runs = []
     for column, value in zip(pair.columns, values, strict=True):
-        digits = 2 if quantity == "perplexity" else 1
-        runs += [f"{column.pe}, {column.trained_at:,}", f"{value:,.{digits}f}"]
+        runs += [
+            f"{column.pe}, {column.trained_at:,}",
+            f"{value:,.{2 if is_perplexity else 1}f}",
+        ]
 
     def show(factor: float) -> str:
         change = factor - 1
-        return f"{values[1] * change:+.2f}" if quantity == "perplexity" else f"{change:+.1%}"
+        return f"{values[1] * change:+.2f}" if is_perplexity else f"{change:+.1%}"
 
     change = spread = MISSING
     if isinstance(ratio, Interval):
@@ -153,14 +157,5 @@ def _row(pair: Pair, printed: PaperStatements | None) -> list[str]:
     lengths = (pair.claim.trained_at, pair.claim.other_trained_at)
     ours, other = (column.pe for column in pair.columns)
     paper = printed and printed.difference(quantity.partition(" ")[0], ours, other, lengths)
-    name = names.get(quantity, f"{quantity} at {pair.columns[1].trained_at:,}")
+    name = UNITS.get(quantity, f"perplexity at {pair.columns[1].trained_at:,}")
     return [name, *runs, change, spread, paper or MISSING]
-
-
-def _speed_note(result: dict) -> str:
-    note = (
-        f"Memory and time: one training step of {result['micro_batch']} sequences (bench.py train, "
-        f"{result['model']} model, {result['dtype']}, {result['device']}); geometric means of "
-        f"{result['repeats']} rounds, with an interval over rounds."
-    )
-    return note + (" On a CPU; the paper measured GPUs." if on_device(result) else "")

@@ -45,13 +45,6 @@ class Verdict:
         return ": ".join(filter(None, (*texts, f"**{self.outcome}**")))
 
 
-@dataclass(frozen=True)
-class Incomparable:
-    """In place of the interval of a comparison, the settings that prevent it."""
-
-    settings: tuple[str, ...]
-
-
 def has_verdicts(record: dict) -> bool:
     """Return whether a record's run was trained for long enough to judge claims on it.
 
@@ -91,16 +84,13 @@ def judge_bound(interval: Interval, relation: str, bound: float) -> str:
     return HOLDS if below == relation.startswith("<") else FAILS
 
 
-def combine(outcomes: list[str], unit: str = "") -> tuple[str, str]:
-    """Return the outcome of a claim on several comparisons, and how many agree.
-
-    unit: what the comparisons are, as in "2 of 3 pairs agree".
-    """
+def combine(outcomes: list[str]) -> tuple[str, str]:
+    """Return the outcome of a claim on several comparisons, and how many agree."""
     agree, disagree, undecided = map(outcomes.count, (HOLDS, FAILS, UNDECIDED))
-    counts = f"{agree} of {len(outcomes)} {unit}{' ' if unit else ''}agree"
+    counts = [f"{agree} of {len(outcomes)} agree"]
     if disagree:
-        counts += f", {disagree} disagree{'' if disagree > 1 else 's'}"
+        counts.append(f"{disagree} disagree{'' if disagree > 1 else 's'}")
     if undecided:
-        counts += f", {undecided} {'are' if undecided > 1 else 'is'} not decided"
+        counts.append(f"{undecided} {'are' if undecided > 1 else 'is'} not decided")
     outcome = FAILS if disagree else UNDECIDED if undecided else HOLDS
-    return outcome, counts
+    return outcome, ", ".join(counts)

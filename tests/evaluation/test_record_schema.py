@@ -90,10 +90,6 @@ def fewer_questions(record):
     first_length(record)["by_question"].pop()
 
 
-def unordered_losses(record):
-    record["runs"][0]["losses"].reverse()
-
-
 def no_numbers(record):
     record["train"]["contexts"] = {"128": {"rope": None}}
 
@@ -123,7 +119,6 @@ def flops_without_product(record):
         ("perplexity", positions_beyond_the_length, "has losses by_position beyond its length"),
         ("receptive_field", fewer_shares, "has different numbers of tokens and shares"),
         ("retrieval", fewer_questions, "has 2 values by_question, not one per question"),
-        ("losses", unordered_losses, "are not in the order of their steps"),
         ("speed", no_numbers, "field train.contexts has no numbers"),
         ("speed", not_compared_with_rope, "has an entry that is not compared with rope"),
         ("speed", fewer_rounds, "field train.contexts has different numbers of rounds"),
