@@ -26,14 +26,20 @@ def has_gain(columns: list[Column]) -> bool:
 
 
 def gains(column: Column) -> tuple[np.ndarray, np.ndarray]:
-    """Return first positions of bins (bins,), and the gains of all seeds (seeds, bins)."""
+    """Return starts of windows of the shortest length (n,), and the gains there (seeds, n).
+
+    A mean over such a window has contexts from one token to the shortest length.
+    """
     shortest, *_, longest = column.lengths()
     curves = {}
     for length in (shortest, longest):
         found = [record["lengths"][str(length)]["by_offset"] for record in column.records]
         curves[length] = np.array([curve["loss"] for curve in found])
-    positions = found[0]["first"] + found[0]["width"] * np.arange(curves[longest].shape[1])
-    return positions, curves[shortest] - curves[longest]
+    gain = curves[shortest] - curves[longest]
+    positions = found[0]["first"] + found[0]["width"] * np.arange(gain.shape[1])
+    starts, first_bins = np.unique(positions // shortest * shortest, return_index=True)
+    sizes = np.diff([*first_bins, len(positions)])
+    return starts, np.add.reduceat(gain, first_bins, axis=1) / sizes
 
 
 def table(columns: list[Column]) -> Table:
@@ -57,7 +63,8 @@ def plot(columns: list[Column], file) -> None:
     lines = []
     for column in columns:
         positions, by_seed = gains(column)
-        points = [*zip((positions + 1).tolist(), by_seed.mean(0).tolist(), strict=True)]
+        middles = positions + column.lengths()[0] / 2
+        points = [*zip(middles.tolist(), by_seed.mean(0).tolist(), strict=True)]
         errors = ()
         if len(by_seed) > 1:
             errors = [(deviation, deviation) for deviation in by_seed.std(0, ddof=1).tolist()]
