@@ -14,7 +14,7 @@ from conftest import contents, documents_of, repeat_until_done
 
 import prepare_text
 import prepare_wikitext
-from text_data import shards, text_sources, tokenizer
+from text_data import shards, text_sources, tokenization, tokenizer
 
 
 def prepare(*arguments):
@@ -121,6 +121,23 @@ def test_interrupted_anywhere_it_resumes_to_the_same_bytes(tmp_path, monkeypatch
     interruptions = repeat_until_done(lambda: prepare(*flags, "--out_dir", part))
     assert interruptions > 2 and len(flushed) == len(whole) - 1  # no shard is written twice
     assert contents(part) == whole
+
+
+@pytest.mark.parametrize("piece", [7, 1 << 16])
+def test_short_documents_are_left_out(tmp_path, monkeypatch, refused, piece):
+    """A document of 40 bytes has 41 tokens, whatever the pieces that it is tokenized in."""
+    monkeypatch.setattr(text_sources, "PIECE_CHARACTERS", piece)
+    monkeypatch.setattr(tokenization, "BATCH_CHARACTERS", piece)
+    texts = [str(n) * size for n, size in enumerate((39, 40, 39, 40, 100, 1, 99))]
+    path, out = tmp_path / "rows.jsonl", tmp_path / "out"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    prepare(path, "--out_dir", out, "--val_every", 4, "--min_tokens", 41)
+    assert documents_of(out, "train") == [texts[n] for n in (1, 4, 6)]
+    assert documents_of(out, "val") == [texts[3]]
+    meta = json.loads((out / "meta.json").read_text())
+    assert [meta["splits"][split]["documents"] for split in ("train", "val")] == [3, 1]
+    other = [path, "--out_dir", out, "--val_every", 4]
+    assert "another source" in refused(prepare_text.main, *other)[0]
 
 
 def test_finished_preparation_is_not_repeated(tmp_path, capsys):

@@ -49,6 +49,8 @@ class Settings:
     the folder of a data set or run, to use its tokenizer"""
     shard_tokens: int = cli.limited(100_000_000, minimum=1, maximum=2**31 - 1)
     """tokens per shard"""
+    min_tokens: int = cli.limited(1, minimum=1)
+    """leave out documents of fewer tokens, <|endoftext|> included"""
     verify: bool = False
     """only compare the shards in out_dir with their hashes"""
 
@@ -72,12 +74,15 @@ class Preparation:
     ):
         choice = settings.tokenizer
         self.shard_tokens = settings.shard_tokens
+        self.min_tokens = settings.min_tokens
         self.data_set = data_set
         self.writers = []
         description = {
             "dataset": Path(out_dir).resolve().name,
             "source": {**source, "shard_tokens": settings.shard_tokens},
         }
+        if settings.min_tokens > 1:
+            description["source"]["min_tokens"] = settings.min_tokens
         # All checks come before a tokenizer is trained.
         existing = shards.Meta(out_dir, description)
         stored = existing.content.get("tokenizer", "")
@@ -115,7 +120,7 @@ class Preparation:
             meta.content["revision"] = commit
         print(describe_vocabulary(self.tokenizer))
         with preparing(meta):
-            tokenize_documents(documents, self.tokenizer, self.writers, total)
+            tokenize_documents(documents, self.tokenizer, self.writers, total, self.min_tokens)
             for split, record in meta.content["splits"].items():
                 if not record["shards"]:
                     meta.remove()
@@ -175,30 +180,40 @@ def summarize(meta: shards.Meta) -> str:
 
 
 def tokenize_documents(
-    documents, tokenizer, writers: list[shards.ShardWriter], total: int | None = None
+    documents,
+    tokenizer,
+    writers: list[shards.ShardWriter],
+    total: int | None = None,
+    min_tokens: int = 1,
 ) -> None:
     """Tokenize documents in a thread pool and add them to their writers, in order.
 
-    Every document starts with <|endoftext|>. Stops early when all writers are full.
+    Every document starts with <|endoftext|>. Those of fewer than min_tokens are left out. Stops
+    early when all writers are full.
     """
     workers = os.cpu_count() or 1
     eot = np.array([tokenizer.eot])
     waiting = deque()  # (batch, future of its tokens)
     offset = 0  # of the next piece's first token in its document
+    held = []  # tokens of a document that has fewer than min_tokens so far
     tokens_done = 0
     start_time = time.perf_counter()
 
     def store_next():
-        nonlocal offset, tokens_done
+        nonlocal offset, held, tokens_done
         batch, future = waiting.popleft()
         for (writer, number, is_start, _), tokens in zip(batch, future.result(), strict=True):
             if is_start:
-                writer.add(number, 0, eot)
-                offset = 1
+                offset, held = 0, [eot]
                 bar.update()
-            writer.add(number, offset, tokens)
-            offset += len(tokens)
-            tokens_done += is_start + len(tokens)
+            held.append(tokens)
+            if offset == 0 and sum(map(len, held)) < min_tokens:
+                continue
+            joined = np.concatenate(held)
+            writer.add(number, offset, joined)
+            offset += len(joined)
+            tokens_done += len(joined)
+            held = []
         speed = tokens_done / (time.perf_counter() - start_time)
         bar.set_postfix_str(f"{tokens_done:,} tokens, {speed:,.0f} tokens/s", refresh=False)
 
