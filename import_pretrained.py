@@ -3,10 +3,10 @@
     python import_pretrained.py gpt2 --out_dir runs/gpt2
     python import_pretrained.py axiomlaborg/Cable --file NAME.pt --out_dir runs/authors
 
-The first argument is gpt2, gpt2-medium, gpt2-large, gpt2-xl or a folder saved by transformers; or
-the CABLE authors' repository on the hub (or the path of one of its files), whose checkpoints are
-`cable-v1`. These were trained at 512 or 1,024 tokens, which the file does not record: pass
---block_size.
+The first argument is the name of a model on the hub, or a folder of transformers: GPT-2, Llama,
+Mistral, Qwen2, Qwen3, SmolLM2 or SmolLM3, with safetensors; or the CABLE authors' repository on the
+hub (or the path of one of its files), whose checkpoints are `cable-v1`. These were trained at 512
+or 1,024 tokens, which the file does not record: pass --block_size.
 """
 
 import dataclasses
@@ -20,7 +20,6 @@ import torch
 
 from errors import InputError
 from hf_interop import pretrained
-from text_data.tokenizer import GPT2_VOCABULARY
 
 
 @dataclass
@@ -54,18 +53,17 @@ def main(argv=None):
         )
     if given and not pretrained.is_cable(config.model[0], config.file):
         raise InputError(
-            f"{config.model[0]} is a GPT-2, whose config.json has these settings: remove "
+            f"{config.model[0]} is a model whose config.json has these settings: remove "
             f"--{' and --'.join(given)}"
         )
     settings = dataclasses.asdict(config) | {"data": None, "seed": None}
-    run = Run(config.out_dir, settings, {"sha256": None, "tokenizer": "gpt2"})
+    run = Run(config.out_dir, settings, {"sha256": None})
     run.find_checkpoint(resume=False)
-    model, revision = pretrained.load_pretrained(config.model[0], config.file, **given)
-    if model.config.vocab_size < GPT2_VOCABULARY:
-        raise InputError(
-            f"{config.model[0]} has a vocabulary of {model.config.vocab_size:,} tokens, not "
-            f"GPT-2's {GPT2_VOCABULARY:,}: name another model"
-        )
+    model, revision, folder = pretrained.load_pretrained(config.model[0], config.file, **given)
+    tokenizer, files = pretrained.tokenizer_of(config.model[0], folder, model)
+    if folder:
+        files = files | {pretrained.CONFIG_COPY: (folder / "config.json").read_bytes()}
+    run.data["tokenizer"], run.files = tokenizer, files
     found = {name: getattr(model.config, name) for name in ("block_size", "attn_scale")}
     if revision:
         found["revision"] = revision

@@ -1,0 +1,261 @@
+"""Imported models of every supported class: logits, cache, padding, and programs on the run."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+from runtime import loading
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import evaluation
+from torch.nn import functional
+
+import eval_extrapolation
+import eval_recall
+import eval_receptive_field
+import export_hf
+import import_pretrained
+import prepare_text
+import sample
+import train_gpt
+from kv_cache import Cache
+from text_data import tokenizer as tokenizers_of_ours
+from text_data.shards import Shards
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+CPU = ["--device", "cpu", "--dtype", "float32"]
+SHAPE = {"vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}
+SHAPE |= {"tie_word_embeddings": False, "pad_token_id": None, "bos_token_id": 0, "eos_token_id": 0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 16}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+MODELS = {  # name: (model_type, settings, --pe)
+    "llama2": ("llama", {"num_key_value_heads": 4}, "rope:base=10000"),
+    "llama3": (
+        "llama",
+        {"rope_theta": 500000.0, "rope_scaling": LLAMA3},  # as older files have it
+        "rope-llama3:factor=8,length=16,base=500000",
+    ),
+    "linear": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 9000.0}},
+        "rope-pi:factor=2,base=9000",
+    ),
+    "smollm2": ("llama", {"tie_word_embeddings": True}, "rope:base=10000"),
+    "mistral": ("mistral", {"sliding_window": 12}, "window:w=12+rope:base=10000"),
+    "qwen2": (
+        "qwen2",
+        {"rope_parameters": YARN | {"rope_theta": 1e6}},
+        "yarn:ramp=released,factor=4,length=32,base=1000000",
+    ),
+    "qwen2-window": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 3},
+        "rope:base=10000@3_window:w=9+rope:base=10000@1",
+    ),
+    "qwen3": ("qwen3", {"head_dim": 24, "rms_norm_eps": 0.01}, "rope:base=10000"),
+    "smollm3": ("smollm3", {"tie_word_embeddings": True}, "rope:base=2000000@3_nope@1"),
+    "gpt2": ("gpt2", {"n_positions": 96, "vocab_size": 50300}, "learnable"),
+}
+SIZES_OF_SHARDS = {"llama2": "60KB"}
+DTYPES = {"smollm2": torch.bfloat16, "qwen3": torch.bfloat16}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """A tokenizer of Hugging Face with 270 tokens, fewer than the models have."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    trained = tokenizers_of_ours.train_bpe(270, [str(n) for n in range(300)])
+    for name, content in trained.files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def imported(tokenizer, tmp_path_factory):
+    """A function of a name in MODELS that returns transformers' model and two folders.
+
+    They hold the model of transformers, and the imported run; read-only.
+    """
+    root, done = tmp_path_factory.mktemp("models"), {}
+
+    def make(name):
+        if name not in done:
+            kind, changes, _ = MODELS[name]
+            shape = {} if kind == "gpt2" else SHAPE
+            small = {"n_embd": 64, "n_layer": 4, "n_head": 4} if kind == "gpt2" else {}
+            config = transformers.CONFIG_MAPPING[kind](**(shape | small | changes))
+            torch.manual_seed(0)
+            dtype = DTYPES.get(name, torch.float32)
+            model = transformers.AutoModelForCausalLM.from_config(config).to(dtype).eval()
+            for key, parameter in model.named_parameters():
+                torch.nn.init.normal_(parameter, 1.0 if "norm" in key or "ln_" in key else 0.0, 0.2)
+            folder, run = root / name, root / f"run-{name}"
+            shards = {"max_shard_size": SIZES_OF_SHARDS.get(name, "5GB")}
+            model.save_pretrained(folder, **shards)
+            for path in tokenizer.iterdir():
+                (folder / path.name).write_bytes(path.read_bytes())
+            import_pretrained.main([str(folder), "--out_dir", str(run)])
+            # Casting the model would leave its rotations rounded.
+            load = transformers.AutoModelForCausalLM.from_pretrained
+            done[name] = load(folder, dtype=torch.float32), folder, run
+        return done[name]
+
+    return make
+
+
+def texts(count=80):
+    """Two texts that are longer than the trained context of 32 tokens."""
+    return torch.randint(270, (2, count), generator=torch.manual_seed(1))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_transformers(imported, name):
+    """On the whole text, with a cache, and with left padding in an export."""
+    theirs, _, run = imported(name)
+    model, checkpoint = loading.load_model(run, torch.device("cpu"))
+    assert model.config.pe == MODELS[name][2]
+    tokens = texts()
+    expected = theirs(tokens, use_cache=False).logits
+    assert expected.std() > 0.5
+    cache = Cache(model, capacity=80)
+    pieces = tokens.split([30, 1, 1, 48], 1)
+    cached = torch.cat([model(piece, cache=cache) for piece in pieces], 1)
+    for logits in (model(tokens), cached):
+        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
+
+    tokenizer = SimpleNamespace(vocab_size=270, eot=0)
+    export = export_hf.build_hf_model(model, checkpoint, tokenizer)
+    mask = torch.ones_like(tokens)
+    mask[0, :25] = 0
+    logits = export(tokens, attention_mask=mask).logits
+    expected = theirs(tokens, attention_mask=mask, use_cache=False).logits
+    if name == "gpt2":  # its positions are absolute
+        expected[0, 25:] = theirs(tokens[:1, 25:]).logits
+    expected = expected[..., : tokenizer.vocab_size]
+    torch.testing.assert_close(logits[mask > 0], expected[mask > 0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_keep_their_dtype(imported, name):
+    theirs, _, run = imported(name)
+    path = next(run.glob("checkpoint_*.pt"))
+    weights = torch.load(path, weights_only=True)["model"]
+    assert {x.dtype for x in weights.values()} == {DTYPES.get(name, torch.float32)}
+    embedding = theirs.get_input_embeddings().weight
+    assert torch.equal(weights["wte.weight"].float(), embedding)
+
+
+def test_shards_are_read(imported):
+    assert len(list(imported("llama2")[1].glob("model-*.safetensors"))) > 3
+
+
+@pytest.fixture(scope="module")
+def data(imported, tmp_path_factory):
+    """A data set with the tokenizer of the run `qwen3`."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "text").mkdir()
+    for number in range(4):
+        text = "".join(f"{n}: line {n * number} of {n * n}.\n" for n in range(60))
+        (folder / "text" / f"{number}.txt").write_text(text)
+    flags = ["--tokenizer", str(imported("qwen3")[2]), "--val_every", "2"]
+    prepare_text.main([str(folder / "text"), *flags, "--out_dir", str(folder / "toy")])
+    return folder / "toy"
+
+
+def test_every_program_reads_the_run(imported, data, tmp_path, capsys):
+    theirs, _, source = imported("qwen3")
+    run = shutil.copytree(source, tmp_path / "run")
+    flags = [str(run), "--data", str(data), *CPU]
+    eval_extrapolation.main([*flags, "--lengths", "1x,4x"])
+    lengths = json.loads(evaluation(run).read_text())["lengths"]
+    tokens = torch.from_numpy(Shards(data, "val").tokens[0][:].astype(np.int64))
+    losses = []
+    for start in range(0, len(tokens) - 1, 128):
+        with torch.no_grad():
+            logits = theirs(tokens[None, start : start + 128]).logits[0, :, :270]
+        targets = tokens[start + 1 : start + 129]
+        losses.append(functional.cross_entropy(logits[: len(targets)], targets, reduction="none"))
+    expected = torch.cat(losses).mean().item()
+    assert lengths["128"]["loss"] == pytest.approx(expected, rel=1e-5)
+
+    eval_recall.main([*flags, "--distances", "16,2x", "--passage", "8", "--trials", "4"])
+    eval_receptive_field.main([*flags[:-2], "--lengths", "1x", "--windows", "4"])
+    sample.main([str(run), "--prompt", "3: line", "--max_new_tokens", "40", *CPU])
+    assert "3: line" in capsys.readouterr().out
+
+
+def test_training_continues_from_the_run(imported, data, tmp_path):
+    theirs, _, source = imported("qwen3")
+    flags = ["--init_from", str(source), "--data", str(data), "--steps", "0", "--val_tokens", "320"]
+    train_gpt.main([*flags, *CPU, "--out_dir", str(tmp_path / "run")])
+    shape = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert (shape["n_kv_head"], shape["head_dim"], shape["tied"]) == (2, 24, False)
+    model, _ = loading.load_model(tmp_path / "run", torch.device("cpu"))
+    with torch.no_grad():
+        logits = model(texts()), theirs(texts()).logits
+    torch.testing.assert_close(*logits, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "gemma3"}, "is a model of type gemma3: use one of gpt2, llama, mistral,"),
+        ({"hidden_act": "gelu"}, "has hidden_act gelu, but only silu is supported"),
+        ({"hidden_size": "a"}, "has a wrong config.json (Validation error for field"),
+        ({"num_hidden_layers": 5}, "weights of"),
+        ({"intermediate_size": 95}, "do not fit its settings"),
+        ({"num_hidden_layers": 3}, "has weights that model.GPT does not implement (layers.3."),
+        ({"rope_type": "dynamic", "factor": 2.0}, "has the rope_type dynamic: use a model with"),
+        ({"rope_type": "linear", "factor": 2.5}, "has factor 2.5 among its rope_parameters"),
+        (LLAMA3 | {"low_freq_factor": 2.0}, "has low_freq_factor 2.0 among its rope_parameters"),
+        (YARN | {"beta_fast": 16.0}, "has beta_fast 16.0 among its rope_parameters"),
+    ],
+)
+def test_unsupported_models_are_refused(imported, refused, tmp_path, changes, message):
+    folder = shutil.copytree(imported("llama2")[1], tmp_path / "model")
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    changes = {"rope_parameters": changes} if "rope_type" in changes else changes
+    path.write_text(json.dumps(content | changes))
+    (line,) = refused(import_pretrained.main, folder, "--out_dir", tmp_path / "run")
+    assert message in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_incomplete_folders_are_refused(imported, refused, tmp_path):
+    whole = imported("llama2")[1]
+
+    def error(change):
+        folder = shutil.copytree(whole, tmp_path / "model")
+        change(folder)
+        (line,) = refused(import_pretrained.main, folder, "--out_dir", tmp_path / "run")
+        shutil.rmtree(folder)
+        return line
+
+    def without(pattern):
+        return error(lambda folder: [path.unlink() for path in folder.glob(pattern)])
+
+    def cut(folder):
+        path = sorted(folder.glob("*.safetensors"))[0]
+        path.write_bytes(path.read_bytes()[:-100])
+
+    def grow(folder):
+        path = folder / "tokenizer.json"
+        content = json.loads(path.read_text())
+        end = content["added_tokens"][0]
+        content["added_tokens"] += [end | {"id": n, "content": f"new{n}"} for n in range(270, 301)]
+        path.write_text(json.dumps(content))
+
+    assert "no model at" in without("*.safetensors")
+    assert "weights of" in without("model-00001*")
+    assert "config.json does not exist: name another model" in without("config.json")
+    assert "has no tokenizer.json: copy it" in without("tokenizer*")
+    assert "is corrupt" in error(cut)
+    assert "has a vocabulary of 300 tokens, but its tokenizer" in error(grow)
