@@ -8,7 +8,9 @@
     python bench.py growth --context 512,2048,8192,32768,131072 --model quickstart --out growth.json
     python report.py out.json --out_dir results/bench
 
-train      one optimizer step of train_gpt.py, from a micro-batch of random tokens
+train      optimizer steps of train_gpt.py on random tokens: --steps of --micro_batches each;
+           also the fraction of the time in matrix products, attention, elementwise operations,
+           the optimizer, and waiting for the host, of one profiled round
 attention  attention alone, forward and backward, with everything the encoding adds (rotation,
            features, bias). `sdpa` is PyTorch's fused kernel without an encoding, `cable dense` the
            dense path. --run uses the layers of a trained model on its validation text.
@@ -97,6 +99,10 @@ class Config:
     """train, attention, eval: size of the vocabulary"""
     micro_batch: int = cli.limited(4, 1, 10**9)
     """train, attention, eval, compare (training): sequences per pass"""
+    steps: int = cli.limited(1, 1, 10**6)
+    """train: optimizer steps of a round"""
+    micro_batches: int = cli.limited(1, 1, 10**6)
+    """train: passes of an optimizer step, as many as the recipe's tokens_per_step has"""
     objective: Literal["clm", "mlm"] = "clm"
     """clm: decoders; mlm: encoders, which predict masked tokens"""
     run: str | None = None
@@ -246,6 +252,8 @@ def measure(
             compile=result["compile"],
             causal=causal,
             against=config.against,
+            steps=config.steps,
+            micro_batches=config.micro_batches,
             shape={"vocab_size": config.vocab_size},
         )
         if setting.compile:
@@ -265,7 +273,8 @@ def measure(
                     prepare = {key: case.prepare for key, case in {**companions, **cases}.items()}
                     seconds = interleave(prepare, config.repeats, device, label, clock)
                     entries |= {
-                        key: make_entry(key, case, seconds, peak) for key, case in cases.items()
+                        key: make_entry(key, case, seconds, peak, device)
+                        for key, case in cases.items()
                     }
                     print_fastest_paths(cases, entries, label)
                     for pe in set(group) - cases.keys():
@@ -351,7 +360,7 @@ def header(name: str, config: Config, device: torch.device, dtype: torch.dtype) 
         "dtype": str(dtype).removeprefix("torch."),
         "compile": compiles,
         "repeats": config.repeats,
-    }
+    } | ({"steps": config.steps, "micro_batches": config.micro_batches} if name == "train" else {})
 
 
 def build_cases(name: str, setting: Setting, group) -> dict[str, BenchmarkCase]:

@@ -21,7 +21,7 @@ NEW_TOKENS = 64  # tokens to generate per round, or half of the context if that 
 
 
 def train_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
-    """Return the cases of one optimizer step, by name."""
+    """Return the cases of the optimizer steps of a round, by name."""
     shape = GPTConfig(size=setting.model, **setting.shape)
     if "@" in pe:
         paths = {"": "auto"}  # of each layer
@@ -44,13 +44,13 @@ def train_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
 def train_case_of(
     setting: Setting, make: Callable[[GPTConfig], baselines.OtherNetwork]
 ) -> BenchmarkCase:
-    """Return the case of one optimizer step of other authors' network."""
+    """Return the case of the optimizer steps of a round, of other authors' network."""
     config = GPTConfig(size=setting.model, block_size=setting.context)
     return train_case(setting, make(config).to(setting.device))
 
 
 def train_case(setting: Setting, model: GPT | baselines.OtherNetwork) -> BenchmarkCase:
-    """Return the case of one optimizer step of a model, from one micro-batch."""
+    """Return the case of the optimizer steps of a round; all micro-batches are the same one."""
     model.train()
     optimizer = make_optimizer(model)
     scaler = make_grad_scaler(setting.device, setting.dtype)
@@ -59,16 +59,18 @@ def train_case(setting: Setting, model: GPT | baselines.OtherNetwork) -> Benchma
     batch = setting.make_batch(model.config.vocab_size)
     inputs, targets = batch[:2]
 
-    def step():
-        train_step(model, optimizer, scaler, batch, setting.dtype)
+    def train():
+        for _ in range(setting.steps):
+            train_step(model, optimizer, scaler, batch, setting.dtype, setting.micro_batches)
 
     def memory():
         moments = [x for state in optimizer.state.values() for x in state.values()]
         held = weights_of(model) + tensor_bytes(moments)
-        return held + devices.measure_peak_memory(step, setting.device)
+        return held + devices.measure_peak_memory(train, setting.device)
 
     flops = model.flops_per_token(setting.context, targets.size(1))
-    return BenchmarkCase(lambda: step, inputs.numel(), memory, flops=flops)
+    tokens = inputs.numel() * setting.steps * setting.micro_batches
+    return BenchmarkCase(lambda: train, tokens, memory, flops=flops, is_profiled=True)
 
 
 def train_step(
@@ -77,11 +79,13 @@ def train_step(
     scaler: torch.amp.GradScaler,
     batch: tuple[Tensor, ...],
     dtype: torch.dtype,
+    micro_batches: int = 1,
 ) -> None:
-    """Take one optimizer step of train_gpt.py from one micro-batch of `Setting.make_batch`."""
-    with devices.autocast(batch[0].device, dtype):
-        loss = model(*batch)
-    scaler.scale(loss).backward()
+    """Take one optimizer step of train_gpt.py from a batch of `Setting.make_batch`, repeated."""
+    for _ in range(micro_batches):
+        with devices.autocast(batch[0].device, dtype):
+            loss = model(*batch)
+        scaler.scale(loss / micro_batches).backward()
     optimizer_step(model, optimizer, scaler)
 
 

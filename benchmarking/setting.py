@@ -5,6 +5,7 @@ entry = make_entry("cable", case, seconds, peak=None)
 """
 
 import dataclasses
+import gc
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import attention
 import posenc
 import triton_attention
 import triton_attention.flex  # noqa: F401, registers the attention path "flex"
+from benchmarking import profiles
 from evaluation import bias_statistics
 from model import GPT, GPTConfig
 from text_data.data_loader import masked_count
@@ -52,6 +54,10 @@ class Setting:
     """attention: layers of a trained model with their inputs; empty: an untrained layer"""
     against: str | None = None
     """generate: "transformers" adds its models of the same size"""
+    steps: int = 1
+    """train: optimizer steps of a round"""
+    micro_batches: int = 1
+    """train: micro-batches of an optimizer step"""
     shape: dict[str, Any] = dataclasses.field(default_factory=dict)
     """settings of GPTConfig that replace those of the size, such as n_layer"""
 
@@ -135,6 +141,8 @@ class BenchmarkCase:
     """attention: measures the relative error of outputs and gradients"""
     left_out: Callable[[], float] | None = None
     """attention: measures the fraction of key tiles that the Triton kernels skip"""
+    is_profiled: bool = False
+    """whether to profile a round"""
     path: str | None = None
     """attention: value of --attention that selects what is timed"""
 
@@ -168,24 +176,35 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Return the seconds of `repeats` rounds by name, after `uncounted` rounds.
 
-    prepare: functions that prepare a round, untimed, and return the function to time.
+    prepare: functions that prepare a round, untimed, and return the function to time. Python's
+    garbage collection is off.
     """
     seconds = {name: [] for name in prepare}
+    gc.collect()
+    gc.disable()
     total = (repeats + uncounted) * len(prepare)
-    with tqdm(total=total, desc=label, unit="case", disable=None, leave=False) as bar:
-        for _ in range(repeats + uncounted):
-            for name, prepare_round in prepare.items():
-                seconds[name].append(clock(prepare_round(), device))
-                bar.update()
+    try:
+        with tqdm(total=total, desc=label, unit="case", disable=None, leave=False) as bar:
+            for _ in range(repeats + uncounted):
+                for name, prepare_round in prepare.items():
+                    seconds[name].append(clock(prepare_round(), device))
+                    bar.update()
+    finally:
+        gc.enable()
     return {name: rounds[uncounted:] for name, rounds in seconds.items()}
 
 
 def make_entry(
-    name: str, case: BenchmarkCase, seconds: dict[str, list[float]], peak: float | None
+    name: str,
+    case: BenchmarkCase,
+    seconds: dict[str, list[float]],
+    peak: float | None,
+    device: torch.device | None = None,
 ) -> dict:
     """Return the numbers of one case.
 
-    seconds: of all cases measured together. peak: FLOP/s of the device, or None if unknown.
+    seconds: of all cases measured together. peak: FLOP/s of the device, or None if unknown. device:
+    to profile a round of cases that are profiled.
     "others" has the seconds of the cases that it is compared with, "ratios" its speed over theirs.
     """
     rate = case.tokens / statistics.median(seconds[name])
@@ -210,6 +229,8 @@ def make_entry(
     }
     if case.weights is not None:
         entry["weights"] = case.weights
+    if case.is_profiled and device:
+        entry |= profiles.profile_round(case.prepare(), device, statistics.median(seconds[name]))
     if case.error:
         entry["error"] = case.error()
     if case.left_out:

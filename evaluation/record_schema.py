@@ -193,6 +193,8 @@ SPEED_ENTRY = fields(
         "ratios": dict[Text, Positive],
         "mfu error?": nullable(NotNegative),
         "left_out?": nullable(Fraction),
+        "time?": dict[Text, Fraction],
+        "kernels?": list[fields({"name": Text, "calls": Count, "ms": Positive})],
     }
 )
 CONTEXTS = dict[LengthKey, dict[Text, nullable(SPEED_ENTRY)]]

@@ -32,16 +32,23 @@ from reporting.tables import (
     growth_table,
     length_table,
     speed_table,
+    time_table,
     trained_recall_table,
 )
 
 # What one row of each benchmark of bench.py measures.
 BENCHMARKS = {
-    "train": "one optimizer step, micro-batch {micro_batch}",
+    "train": "{steps}, micro-batch {micro_batch}",
     "attention": "attention of {layers} alone, forward and backward, micro-batch {micro_batch}",
     "generate": "{tokens} tokens generated one by one, up to the context; memory of the KV cache",
     "eval": "forward pass without gradients, micro-batch {micro_batch}",
 }
+
+
+TIME_CAPTION = (
+    "Fractions of a profiled round; waiting: of the device for the host. Spread: slowest minus "
+    "fastest round, relative to the median."
+)
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,10 @@ def summary(records: list[dict]) -> str:
 
 def speed_summary(benchmark: str, result: dict) -> str:
     """Return the Markdown table of one benchmark of bench.py, with its caption."""
-    return f"{SPEED.table(result).markdown()}\n\n{SPEED.caption(benchmark, result)}"
+    parts = [SPEED.table(result).markdown(), SPEED.caption(benchmark, result)]
+    if table := time_table(result):
+        parts += [table.markdown(), TIME_CAPTION]
+    return "\n\n".join(parts)
 
 
 def describe_protocol(record: dict) -> str:
@@ -273,7 +283,10 @@ def _seed_notes(records: list[dict]) -> str:
 def _speed_caption(benchmark: str, result: dict) -> str:
     cases = [entry for by_name in result["contexts"].values() for entry in by_name.values()]
     tokens = sorted({entry["tokens"] for entry in cases if entry})
+    steps, micro_batches = result.get("steps", 1), result.get("micro_batches", 1)
+    is_single = steps == micro_batches == 1
     measured = BENCHMARKS[benchmark].format(
+        steps="one optimizer step" if is_single else f"{steps} x {micro_batches} passes",
         micro_batch=result["micro_batch"],
         layers=f"every layer of the run {result['run']}" if "run" in result else "one layer",
         tokens=f"{tokens[0]}" if len(tokens) == 1 else f"{tokens[0]} to {tokens[-1]}",

@@ -192,6 +192,25 @@ def speed_table(result: dict, by_context: bool = False) -> Table:
     return table
 
 
+def time_table(result: dict) -> Table | None:
+    """Return the table of where a benchmark's time goes, and its spread; None: not profiled.
+
+    spread: difference between the slowest and the fastest round, relative to the median.
+    """
+    rows = []
+    for context, by_name in sorted(result["contexts"].items(), key=lambda item: int(item[0])):
+        for name in sorted(by_name, key=speed_sort_key):
+            entry = by_name[name]
+            if entry and "time" in entry:
+                seconds = entry["seconds"]
+                spread = (max(seconds) - min(seconds)) / statistics.median(seconds)
+                case = {"case": f"{name}, {int(context):,}", "spread": spread}
+                rows.append(case | entry["time"])
+    if not rows:
+        return None
+    return Table.from_values({name: "{:.1%}" for name in rows[0]}, rows)
+
+
 def _cells_by_context(cells: list[list[str]]) -> list[list[str]]:
     """Return the cells of a speed table with one row per encoding.
 

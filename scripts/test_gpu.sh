@@ -60,11 +60,11 @@ part() {
 tests() { part "$1" "$2" python3 -m pytest -v -rs -p no:cacheprovider -m gpu "${@:3}"; }
 bench() { part "$1" "$2" python3 bench.py "${@:3}" --device "$DEVICE" --out "$OUT/$1.json"; }
 kernels=(kernel_formulas tile_skipping kernel_models kernel_interface flex)
-long=(--model medium --context 131072 --micro_batch 1) short=(--model small --micro_batch 32)
+long=(--model medium --context 131072 --micro_batch 1) short=(--model small --micro_batch 32 --steps 2 --micro_batches 16)
 if [ "$DEVICE" = cpu ]; then
     kernels=(kernel_interface)
     long=(--model quickstart --context 512 --micro_batch 1 --repeats 1)
-    short=(--model quickstart --context 64 --repeats 2)
+    short=(--model quickstart --context 64 --repeats 2 --micro_batches 2)
 fi
 
 tests recipes 600 tests/gpu/test_recipes.py

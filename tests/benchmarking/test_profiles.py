@@ -9,7 +9,8 @@ import sys
 import pytest
 from conftest import ROOT
 
-from benchmarking import kernel_times
+import bench
+from benchmarking import profiles
 
 
 def test_table_of_an_rtx_4090():
@@ -45,18 +46,27 @@ def test_kernels_are_grouped_by_name():
         "nvjet_tst_192x192_64x4_2x1_v_bz_coopA_TNN": "products",
         "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn": "products",
         "triton_poi_fused_gelu_3": "elementwise",
+        "Memcpy DtoD": "elementwise",
         "multi_tensor_apply_kernel<FusedAdamMathFunctor>": "optimizer",
-        "Memcpy DtoD": "other",
     }
-    assert {name: kernel_times.kernel_group(name) for name in names} == names
+    assert {name: profiles.kernel_group(name) for name in names} == names
 
 
-def test_kernel_times_of_a_training_step(tmp_path):
-    out = tmp_path / "trace.json"
-    flags = "--model quickstart --micro_batch 1 --context 16 --device cpu --out"
-    kernel_times.main([*flags.split(), str(out)])
-    record = json.loads(out.read_text())
-    times = [kernel["ms"] for kernel in record["kernels"]]
-    assert len(times) <= 30 and times == sorted(times, reverse=True)
-    assert sum(times) <= record["busy_ms"] == pytest.approx(sum(record["groups_ms"].values()))
-    assert record["groups_ms"]["products"] > 0 and record["groups_ms"]["attention"] > 0
+def test_time_of_steps_with_gradient_accumulation(tmp_path, capsys):
+    """A round of 2 steps of 3 micro-batches has 6 times the tokens, and 2 optimizer steps."""
+    out = tmp_path / "train.json"
+    flags = "train --model quickstart --micro_batch 2 --context 16 --device cpu --repeats 2"
+    bench.main([*flags.split(), "--steps", "2", "--micro_batches", "3", "--out", str(out)])
+    entry = json.loads(out.read_text())["train"]["contexts"]["16"]["cable"]
+    assert entry["tokens"] == 2 * 3 * 2 * 16
+    groups = ["attention", "products", "optimizer", "elementwise", "waiting"]
+    assert list(entry["time"]) == groups and all(entry["time"].values())
+    assert sum(entry["time"].values()) == pytest.approx(1)
+    calls = {kernel["name"]: kernel["calls"] for kernel in entry["kernels"]}
+    assert calls["aten::_fused_adamw_"] % 2 == 0
+    times = [kernel["ms"] for kernel in entry["kernels"]]
+    assert times == sorted(times, reverse=True)
+    printed = capsys.readouterr().out
+    assert "train: 2 x 3 passes, micro-batch 2" in printed
+    (row,) = [line for line in printed.splitlines() if line.strip().startswith("| cable, 16")]
+    assert row.count("%") == 6
