@@ -43,7 +43,6 @@ REPEATS = 7  # counted rounds
 CONTINUED = "continued features"
 AFTER_CONTINUED = {
     "KV cache",
-    "KV cache in bfloat16",
     "KV cache of a window",
     "fixed-shape decoding",
     "float64",

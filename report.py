@@ -139,9 +139,7 @@ def main(argv=None):
     speeds = records_of(SPEED, records)
     if is_generalization:
         report_generalization(perplexities + accuracies, out)
-    found = dict.fromkeys(map(metrics.metric_of, records.values()))
-    others = [each for each in found if each and each.schema is record_schema.OTHER]
-    for metric in (*LENGTH_METRICS, *others):
+    for metric in LENGTH_METRICS:
         report_lengths(metric, records_of(metric, records), table, perplexities, out)
     report_training_lengths(perplexities, speeds, statements, out)
     if accuracies:

@@ -63,21 +63,24 @@ CHECKS: dict[str, Check] = {
     "inputs unchanged": Check(layer_checks.check_inputs_unchanged),
     "device": Check(layer_checks.check_device),
     "reference formula": Check(
-        layer_checks.check_reference, cause="one of the two formulas is wrong"
+        layer_checks.check_form,
+        _cases(form=("reference_bias",)),
+        cause="one of the two formulas is wrong",
     ),
     "factors": Check(
-        layer_checks.check_factors,
-        _cases(causal=BOTH),
+        layer_checks.check_form,
+        _cases(form=("factors",), causal=BOTH),
         cause="a sign or a missing term; or factors hold for earlier keys only: set "
         "self.factors = None in set_bidirectional",
     ),
     "distance bias": Check(
-        layer_checks.check_distance_bias,
-        _cases(causal=BOTH),
+        layer_checks.check_form,
+        _cases(form=("distance_bias",), causal=BOTH, atol=(0.0,), rtol=(1e-6,)),
         cause="distance_bias and bias are two formulas: override only distance_bias",
     ),
     "triton bias": Check(
-        layer_checks.check_triton_bias,
+        layer_checks.check_form,
+        _cases(form=("triton_bias",), atol=(1e-4,), rtol=(1e-4,)),
         cause="see triton_attention/bias.py for the formula of each kind",
     ),
     "causality": Check(
@@ -113,10 +116,6 @@ CHECKS: dict[str, Check] = {
         cause="features ignore `previous` or `pos`: add previous[0] to cumulative sums, and use "
         "pos, not torch.arange(T)",
     ),
-    "KV cache in bfloat16": Check(
-        model_checks.check_cache_in_bfloat16,
-        cause="bfloat16 has 8 bits: compute positions, angles and sums in float32",
-    ),
     "KV cache of a window": Check(
         model_checks.check_cache_window,
         _cases(window=(1, 9, 200)),
@@ -136,7 +135,10 @@ CHECKS: dict[str, Check] = {
         model_checks.check_activation_checkpointing,
         cause="a hook keeps something between calls",
     ),
-    "bfloat16": Check(model_checks.check_bfloat16),
+    "bfloat16": Check(
+        model_checks.check_bfloat16,
+        cause="bfloat16 has 8 bits: compute positions, angles and sums in float32",
+    ),
     "float64": Check(
         model_checks.check_float64,
         _cases(causal=BOTH),
@@ -157,7 +159,6 @@ CHECKS: dict[str, Check] = {
         _cases(gradients=BOTH),
         cause="a feature or a row depends on masked tokens: use `mask`, and sums from the left",
     ),
-    "encoder: context": Check(model_checks.check_encoder_context),
     "state_dict": Check(model_checks.check_state_dict),
     "determinism": Check(model_checks.check_determinism),
     "training": Check(

@@ -9,7 +9,7 @@ Legend: B batch, H heads, T queries, S keys, D head dimension, C width.
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from unittest import mock
 
 import numpy as np
@@ -76,20 +76,45 @@ def supports_bidirectional(spec: str) -> bool:
 
 def bias_of_pairs(encoding, q_features: tuple, k_features: tuple, heads: int) -> Tensor:
     """Return the formula `bias` of all pairs, computed directly: (B|1, H|1, T, S)."""
-    return encoding.bias(
-        tuple(feature[:, :, :, None] for feature in q_features),
-        tuple(feature[:, :, None] for feature in k_features),
-        torch.arange(heads)[:, None, None],
-    )
+    h = torch.arange(heads)[:, None, None]
+    return encoding.bias(*_spread_out(q_features, k_features), h)
 
 
-def masked_softmax(logits: Tensor, mask: Tensor, encoding) -> Tensor:
-    """Return the weights (B, H, T, S) of logits, computed directly, with the encoding's sink."""
-    logits = logits.masked_fill(~mask, -torch.inf)
+def _spread_out(q_features: tuple, k_features: tuple) -> tuple[tuple, tuple]:
+    """Return views of the features that broadcast to all pairs."""
+    wide_q = tuple(feature[:, :, :, None] for feature in q_features)
+    return wide_q, tuple(feature[:, :, None] for feature in k_features)
+
+
+def all_pairs(q, k, v, bias_inputs: BiasInputs, scale: float, window: int) -> Tensor:
+    """Return the output of attention (B, H, T, D), computed directly from one matrix of all pairs.
+
+    window: tokens that each token attends to in each direction, itself included.
+    """
+    encoding, q_features, k_features = bias_inputs
+    distance = torch.arange(q.size(2))[:, None] - torch.arange(k.size(2))
+    mask = distance.abs() < min(window, encoding.window_size or window)
+    if encoding.causal:
+        mask &= distance >= 0
+    logits, bias = q @ k.mT * scale, torch.zeros(1, 1, 1, 1)
+    if encoding.bias is not None:
+        bias = bias_of_pairs(encoding, q_features, k_features, q.size(1))
+    if encoding.logits_transform is not None:
+        rows = logits, bias, q, k, scale, distance, mask, q_features, k_features
+        bias = bias + encoding.logits_transform(*rows)
+    logits = (logits + bias).masked_fill(~mask, -torch.inf)
     total = logits.logsumexp(-1, keepdim=True)
     if encoding.sink is not None:
         total = torch.logaddexp(total, encoding.sink()[:, None, None])
-    return (logits - total).exp()
+    return (logits - total).exp() @ v
+
+
+def dense_output(encoding, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return the output of the dense path (B, H, T, D) for token embeddings x (B, T, C)."""
+    pos = torch.arange(x.size(1))
+    features = encoding.features(encoding.embed(x, pos), pos)
+    q, k = encoding.rotate(q, k, pos, *features)
+    return attention.dense(q, k, v, BiasInputs(encoding, *features), 0.4)
 
 
 def dense_bias(encoding, x: Tensor, heads: int = H) -> np.ndarray | None:
@@ -160,36 +185,34 @@ def check_options(spec: str) -> None:
         pe_spec.build(spec, heads, width, block_size, layers=2)
 
 
+@torch.no_grad()
 def check_shapes(spec: str) -> None:
-    """Check shapes and dtypes of what all hooks return."""
-    encoding, x, pos = make_encoding(spec), torch.randn(B, T, C), torch.arange(T)
-    with torch.no_grad():
-        embedded = encoding.embed(x, pos)
-        require(embedded.shape == x.shape, f"embed returns {tuple(embedded.shape)} for (B, T, C)")
-        for dtype in (torch.float32, torch.bfloat16):
-            q, k = torch.randn(2, B, H, T, C // H).to(dtype)
-            rotated_q, rotated_k = encoding.rotate(q, k, pos, *encoding.features(x, pos))
-            width = rotated_q.size(-1) if encoding.changes_width else q.size(-1)
-            for name, rotated in (("q", rotated_q), ("k", rotated_k)):
-                require(
-                    rotated.shape == (*q.shape[:3], width) and rotated.dtype == dtype,
-                    f"rotate returns {name} as {_describe(rotated)} for {_describe(q)}",
-                    "compute in float32 or float64 and return x.to(q.dtype); another width needs "
-                    "changes_width = True",
-                )
-        q_features, k_features = encoding.features(x, pos, None)
-        _check_feature_shapes(q_features, "query", (1, T))
-        _check_feature_shapes(k_features, "key", (T,))
-        if encoding.bias is not None:
-            bias = bias_of_pairs(encoding, q_features, k_features, H)
-            _check_pairs(bias, "bias")
-        if encoding.logits_transform is not None:
-            logits, bias = torch.randn(B, H, T, T), torch.randn(1, H, T, T)
-            d = pos[:, None] - pos
-            q, k = torch.randn(2, B, H, T, C // H)
-            features = q_features, k_features
-            added = encoding.logits_transform(logits, bias, q, k, 0.4, d, d >= 0, *features)
-            _check_pairs(added, "logits_transform")
+    """Check shapes and dtypes of what the hooks return."""
+    encoding = make_encoding(spec)
+    for hook, arguments in _hook_calls(encoding):
+        result = getattr(encoding, hook)(*arguments)
+        if hook == "embed":
+            shape = tuple(result.shape)
+            require(shape == (B, T, C), f"embed returns {shape} for (B, T, C)")
+        elif hook == "features":
+            _check_feature_shapes(result[0], "query", (1, T))
+            _check_feature_shapes(result[1], "key", (T,))
+        elif hook == "rotate":
+            _check_rotated_shapes(encoding, *arguments)
+        elif hook in ("bias", "logits_transform"):
+            _check_pairs(result, hook)
+
+
+def _check_rotated_shapes(encoding, q: Tensor, k: Tensor, *others) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        for rotated in encoding.rotate(q.to(dtype), k.to(dtype), *others):
+            width = rotated.size(-1) if encoding.changes_width else q.size(-1)
+            require(
+                rotated.shape == (*q.shape[:3], width) and rotated.dtype == dtype,
+                f"rotate returns {_describe(rotated)} for {_describe(q.to(dtype))}",
+                "compute in float32 or float64 and return x.to(q.dtype); another width needs "
+                "changes_width = True",
+            )
 
 
 def _check_feature_shapes(features: tuple, kind: str, lengths: tuple[int, ...]) -> None:
@@ -222,25 +245,40 @@ def _describe(x: Tensor) -> str:
     return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
 
 
-def _hook_calls(encoding, device: str = "cpu") -> Iterator[tuple[str, tuple]]:
-    """Yield the name and the arguments of each hook that an encoding has."""
-    pos, h = (torch.arange(n, device=device) for n in (T, H))
-    x, (q, k) = torch.randn(B, T, C, device=device), torch.randn(2, B, H, T, C // H, device=device)
+def _hook_calls(
+    encoding, tokens: int = T, queries: int = T, device: str = "cpu"
+) -> Iterator[tuple[str, tuple]]:
+    """Yield the name and the arguments of each hook that an encoding has.
+
+    queries: number of the last tokens whose pairs are computed; `rotate` gets the last T tokens.
+    """
+    pos, h = torch.arange(tokens, device=device), torch.arange(H, device=device)[:, None, None]
+    x = torch.randn(B, tokens, C, device=device)
+    q, k = torch.randn(2, B, H, tokens, C // H, device=device)
     yield "embed", (x, pos)
     yield "features", (x, pos)
     q_features, k_features = encoding.features(x, pos)
-    yield "rotate", (q, k, pos, q_features, k_features)
+    latest = q[:, :, -T:], k[:, :, -T:], pos[-T:]
+    yield "rotate", (*latest, last_queries(q_features, T), last_queries(k_features, T))
+    q, q_features = q[:, :, -queries:], last_queries(q_features, queries)
     if encoding.bias is not None:
-        wide_q = tuple(feature[:, :, :, None] for feature in q_features)
-        wide_k = tuple(feature[:, :, None] for feature in k_features)
-        yield "bias", (wide_q, wide_k, h[:, None, None])
+        yield "bias", (*_spread_out(q_features, k_features), h)
     if encoding.factors is not None:
         yield "factors", (q_features, k_features)
     if encoding.logits_transform is not None:
-        d = pos[:, None] - pos
-        logits = torch.randn(B, H, T, T, device=device)
+        d = pos[-queries:, None] - pos
+        logits = torch.randn(B, H, queries, tokens, device=device)
         bias = torch.randn(1, H, 1, 1, device=device)
         yield "logits_transform", (logits, bias, q, k, 0.4, d, d >= 0, q_features, k_features)
+
+
+def _tensors(values) -> list[Tensor]:
+    """Return all tensors in the arguments or the result of a hook, nested iterables."""
+    if isinstance(values, Tensor):
+        return [values]
+    if not isinstance(values, Iterable):
+        return []
+    return [tensor for value in values for tensor in _tensors(value)]
 
 
 @torch.no_grad()
@@ -248,8 +286,7 @@ def check_inputs_unchanged(spec: str) -> None:
     """Check that no hook modifies its arguments."""
     encoding = make_encoding(spec)
     for hook, arguments in _hook_calls(encoding):
-        groups = [each if isinstance(each, tuple) else (each,) for each in arguments]
-        tensors = [x for group in groups for x in group if isinstance(x, Tensor)]
+        tensors = _tensors(arguments)
         before = [tensor.clone() for tensor in tensors]
         getattr(encoding, hook)(*arguments)
         for tensor, copy in zip(tensors, before, strict=True):
@@ -265,7 +302,7 @@ def check_device(spec: str) -> None:
     encoding = make_encoding(spec).to("meta")
     with torch.device("cpu"):
         try:
-            for hook, arguments in _hook_calls(encoding, "meta"):
+            for hook, arguments in _hook_calls(encoding, device="meta"):
                 getattr(encoding, hook)(*arguments)
         except (RuntimeError, NotImplementedError) as error:
             raise CheckFailed(
@@ -278,61 +315,53 @@ def check_device(spec: str) -> None:
 # Formulas
 
 
-def check_reference(spec: str) -> Measurement:
-    """Compare the bias with the method `reference_bias` of the class, if there is one."""
-    encoding = make_encoding(spec)
-    reference_bias = getattr(encoding, "reference_bias", None)
-    if reference_bias is None:
-        raise NotApplicable("not given: the class has no method reference_bias")
-    x = torch.randn(B, T, C)
-    expected = torch.as_tensor(np.asarray(reference_bias(x.double().numpy())))
-    ours = torch.from_numpy(dense_bias(encoding, x)).tril()
-    expected = expected.double().expand_as(ours).tril()
-    return compare("the bias differs from reference_bias", ours, expected, atol=1e-5, rtol=1e-5)
+def check_form(
+    spec: str, form: str, causal: bool = True, atol: float = 1e-5, rtol: float = 1e-5
+) -> Measurement:
+    """Compare the bias of all pairs that attend with another way to compute it.
 
-
-def check_factors(spec: str, causal: bool) -> Measurement:
-    """Compare the sum of the products of `factors` with the bias of all pairs that attend."""
+    form: a method of the class that FORMS evaluates.
+    """
     encoding, x = make_encoding(spec, causal=causal), torch.randn(B, T, C)
-    if encoding.factors is None:
-        raise NotApplicable("no factors")
+    if encoding.bias is None or getattr(encoding, form, None) is None:
+        raise NotApplicable(f"the class has no method {form}")
+    features = encoding.features(x, torch.arange(T))
+    ours = FORMS[form](encoding, x, *features).double().expand(B, H, T, T)
+    expected = bias_of_pairs(encoding, *features, H).double().expand(B, H, T, T)
+    if causal:
+        ours, expected = ours.tril(), expected.tril()
+    return compare(f"{form} differs from bias", ours, expected, atol, rtol)
+
+
+def _sum_of_factors(encoding, x: Tensor, q_features: tuple, k_features: tuple) -> Tensor:
+    """Return the sum of the products of `factors`."""
     total = torch.zeros((), dtype=torch.float64)
-    for u, w in encoding.factors(*encoding.features(x, torch.arange(T))):
-        u = u.double()
-        w = torch.ones(1, 1, 1, dtype=torch.float64) if w is None else w.double()
-        u = u[..., None] if u.dim() == 3 else u
-        w = w[..., None] if w.dim() == 3 else w
-        total = total + u @ w.mT
-    total, expected = total.expand(B, H, T, T), torch.from_numpy(dense_bias(encoding, x))
-    if causal:
-        total, expected = total.tril(), expected.tril()
-    what = "the products of factors do not add up to the bias"
-    return compare(what, total, expected, atol=1e-5, rtol=1e-5)
+    for u, w in encoding.factors(q_features, k_features):
+        w = torch.ones(1, 1, 1) if w is None else w
+        u, w = (side[..., None] if side.dim() == 3 else side for side in (u, w))
+        total = total + u.double() @ w.double().mT
+    return total
 
 
-def check_distance_bias(spec: str, causal: bool) -> Measurement:
-    """Compare the bias of each distance with the bias of each pair."""
-    encoding, x = make_encoding(spec, causal=causal), torch.randn(1, T, C)
-    if encoding.distance_bias is None:
-        raise NotApplicable("no distance_bias")
-    bias = bias_of_pairs(encoding, *encoding.features(x, torch.arange(T)), H)
-    bias = bias.expand(1, H, T, T).double()
-    by_distance = torch.from_numpy(dense_bias(encoding, x))
-    if causal:
-        by_distance, bias = by_distance.tril(), bias.tril()
-    return compare("distance_bias differs from bias", by_distance, bias, atol=0, rtol=1e-6)
+def _bias_of_distances(encoding, x: Tensor, *features: tuple) -> Tensor:
+    return torch.as_tensor(dense_bias(encoding, x))
 
 
-def check_triton_bias(spec: str) -> Measurement:
-    """Compare the bias in the form of the Triton kernels with the bias, without a GPU."""
-    encoding, x = make_encoding(spec), torch.randn(B, T, C)
-    if encoding.bias is None or encoding.triton_bias is None:
-        raise NotApplicable("no triton_bias")
-    kernel_bias = bias_from_encoding(encoding, *encoding.features(x, torch.arange(T)), H)
-    ours = _evaluate_kernel_bias(kernel_bias).double().expand(B, H, T, T)
-    expected = torch.from_numpy(dense_bias(encoding, x))
-    what = "triton_bias differs from bias"
-    return compare(what, ours.tril(), expected.tril(), atol=1e-4, rtol=1e-4)
+def _bias_of_kernels(encoding, x: Tensor, *features: tuple) -> Tensor:
+    q_features, k_features = features
+    return _evaluate_kernel_bias(bias_from_encoding(encoding, q_features, k_features, H))
+
+
+def _bias_of_reference(encoding, x: Tensor, *features: tuple) -> Tensor:
+    return torch.as_tensor(np.asarray(encoding.reference_bias(x.double().numpy())))
+
+
+FORMS: dict[str, Callable[..., Tensor]] = {
+    "reference_bias": _bias_of_reference,
+    "factors": _sum_of_factors,
+    "distance_bias": _bias_of_distances,
+    "triton_bias": _bias_of_kernels,
+}
 
 
 def _evaluate_kernel_bias(bias: Bias) -> Tensor:
@@ -393,11 +422,8 @@ def check_gradients(spec: str, causal: bool = True) -> Measurement | None:
     named = {"x": x, "q": q, "k": k, **dict(encoding.named_parameters())}
 
     def loss() -> Tensor:
-        embedded = encoding.embed(x, pos)
-        features = encoding.features(embedded, pos)
-        rotated = encoding.rotate(q, k, pos, *features)
-        output = attention.dense(*rotated, v, BiasInputs(encoding, *features), 0.4)
-        return (output * weights).sum() + embedded.square().mean()
+        output = dense_output(encoding, x, q, k, v)
+        return (output * weights).sum() + encoding.embed(x, pos).square().mean()
 
     for tensor in named.values():
         tensor.requires_grad_()
@@ -405,69 +431,50 @@ def check_gradients(spec: str, causal: bool = True) -> Measurement | None:
     errors = []
     for (name, tensor), gradient in zip(named.items(), gradients, strict=True):
         gradient = torch.zeros_like(tensor) if gradient is None else gradient
-        error = min(_difference_error(loss, tensor, gradient, step) for step in STEP_SIZES)
+        error = min(difference_error(loss, [tensor], [gradient], step) for step in STEP_SIZES)
         what = f"the gradient of {name} differs from finite differences"
         errors.append(within(Measurement(error, 1e-3), what))
     return worst(errors)
 
 
 @torch.no_grad()
-def _difference_error(loss, tensor: Tensor, gradient: Tensor, step: float) -> float:
+def difference_error(
+    loss: Callable[[], Tensor], tensors: list[Tensor], gradients: list[Tensor], step: float
+) -> float:
     """Return the error of the derivative along a random direction, over the gradient's norm."""
     generator = torch.Generator().manual_seed(0)
-    direction = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-    losses, saved = [], tensor.clone()
-    for sign in (1, -1):
-        tensor.copy_(saved + sign * step * direction)
+    directions = [
+        torch.randn(tensor.shape, generator=generator, dtype=torch.float64) for tensor in tensors
+    ]
+    losses, saved = [], [tensor.clone() for tensor in tensors]
+    for sign in (1, -1, 0):
+        for tensor, start, direction in zip(tensors, saved, directions, strict=True):
+            tensor.copy_(start + sign * step * direction)
         losses.append(loss().item())
-    tensor.copy_(saved)
     difference = (losses[0] - losses[1]) / (2 * step)
-    derivative = (gradient * direction).sum().item()
-    scale = max(gradient.norm().item(), abs(difference), 1e-3)
-    return abs(derivative - difference) / scale
+    pairs = zip(gradients, directions, strict=True)
+    derivative = sum((gradient * direction).sum().item() for gradient, direction in pairs)
+    norm = sum(gradient.square().sum().item() for gradient in gradients) ** 0.5
+    return abs(derivative - difference) / max(norm, abs(difference), 1e-3)
 
 
 def check_finite(spec: str) -> None:
-    """Check that values and gradients are finite for near tokens, and values for far ones."""
-    encoding, x, pos = make_encoding(spec), torch.randn(B, T, C), torch.arange(T)
+    """Check that hooks, attention and gradients are finite, hooks also for far tokens."""
+    encoding = make_encoding(spec)
+    far = min(encoding.max_context or FAR, FAR)
+    with torch.no_grad():
+        for tokens, queries in ((T, T), (far, 1)):
+            for hook, arguments in _hook_calls(encoding, tokens, queries):
+                for values in _tensors(getattr(encoding, hook)(*arguments)):
+                    _require_finite(values, f"{hook} at {tokens:,} tokens")
     q, k, v = torch.randn(3, B, H, T, C // H)
-    features = encoding.features(encoding.embed(x, pos), pos)
-    if encoding.bias is not None:
-        bias = bias_of_pairs(encoding, *features, H).expand(B, H, T, T)
-        for distance in (0, 1, T - 1):
-            _require_finite(bias.diagonal(-distance, 2, 3), f"the bias at distance {distance}")
-        _require_finite(bias, "the bias of later keys (they are masked, but must be finite)")
-    rotated = encoding.rotate(q, k, pos, *features)
-    output = attention.dense(*rotated, v, BiasInputs(encoding, *features), 0.4)
+    output = dense_output(encoding, torch.randn(B, T, C), q, k, v)
     _require_finite(output, "the output of attention")
-    output.sin().sum().backward() if output.requires_grad else None
+    if output.requires_grad:
+        output.sin().sum().backward()
     for name, parameter in encoding.named_parameters():
         if parameter.grad is not None:
             _require_finite(parameter.grad, f"the gradient of {name}")
-    with torch.no_grad():
-        _check_far_tokens(encoding)
-
-
-def _check_far_tokens(encoding) -> None:
-    """Check hooks for the last tokens of a text of FAR tokens."""
-    N = min(encoding.max_context or FAR, FAR)
-    at, pos = f"at {N:,} tokens", torch.arange(N)
-    _require_finite(encoding.embed(torch.randn(1, 64, C), pos[-64:]), f"embed {at}")
-    q_features, k_features = encoding.features(torch.randn(1, N, C), pos)
-    q, k = torch.randn(1, H, 64, C // H), torch.randn(1, H, N, C // H)
-    features = last_queries(q_features, 64), last_queries(k_features, 64)
-    for rotated in encoding.rotate(q, k[:, :, -64:], pos[-64:], *features):
-        _require_finite(rotated, f"rotate {at}")
-    bias = torch.zeros(1, 1, 1, 1)
-    if encoding.bias is not None:
-        bias = bias_of_pairs(encoding, last_queries(q_features, 1), k_features, H)
-        _require_finite(bias, f"the bias {at}")
-    if encoding.logits_transform is not None:
-        d, logits = (N - 1 - pos)[None], torch.randn(1, H, 1, N)
-        bias = bias.expand(1, bias.size(1), 1, bias.size(-1))
-        rows = q[:, :, -1:], k, 0.4, d, d >= 0, last_queries(q_features, 1), k_features
-        added = encoding.logits_transform(logits, bias, *rows)
-        _require_finite(added, f"logits_transform {at}")
 
 
 def _require_finite(values: Tensor, what: str, cause: str = "") -> None:
@@ -516,25 +523,15 @@ def check_clamping(spec: str) -> None:
             f"clamp_parameters_ changes the initial values of {name}",
             "choose initial values within the bounds, or call clamp_parameters_ in __init__",
         )
-    x, pos = torch.randn(B, T, C), torch.arange(T)
+    x, qkv = torch.randn(B, T, C), torch.randn(3, B, H, T, C // H)
     for value in (-1.0, 3.0):
         with torch.no_grad():
             for parameter in parameters.values():
                 parameter.fill_(value)
             encoding.clamp_parameters_()
-            clamped = [parameter.clone() for parameter in parameters.values()]
-            encoding.clamp_parameters_()
-            for parameter, once in zip(parameters.values(), clamped, strict=True):
-                require(torch.equal(parameter, once), "a second clamp_parameters_ has an effect")
-            features = encoding.features(x, pos)
-            q, k, v = torch.randn(3, B, H, T, C // H)
-            rotated = encoding.rotate(q, k, pos, *features)
-            output = attention.dense(*rotated, v, BiasInputs(encoding, *features), 0.4)
-        require(
-            bool(output.isfinite().all()),
-            f"the output has NaN or Inf after parameters of {value:g} are clamped",
-            "bound parameters for which the formula is undefined in clamp_parameters_",
-        )
+            output = dense_output(encoding, x, *qkv)
+        cause = "bound parameters for which the formula is undefined in clamp_parameters_"
+        _require_finite(output, f"the output, after parameters of {value:g} are clamped,", cause)
 
 
 # Attention paths
@@ -564,6 +561,8 @@ def check_paths(spec: str, queries: int, gradients: bool) -> Measurement | None:
 def bidirectional_case(spec: str):
     """Return a bidirectional encoding, x, and q, k, v of two texts of 50 tokens."""
     encoding = make_encoding(spec, 2, 32, 64, causal=False, std=0.3)
+    cause = "call super().set_bidirectional() where you override it"
+    require(not encoding.causal, "an encoder's encoding is causal", cause)
     return encoding, torch.randn(2, 50, 32), torch.randn(3, 2, 2, 50, 16)
 
 
@@ -572,16 +571,10 @@ def check_bidirectional(spec: str, queries: int, gradients: bool) -> Measurement
     encoding, x, (q, k, v) = bidirectional_case(spec)
     k, v = k.requires_grad_(gradients), v.requires_grad_(gradients)
     q_features, k_features = encoding.features(x, torch.arange(50))
-    distance = torch.arange(50)[:, None] - torch.arange(50)
-    mask = distance.abs() < (encoding.window_size or 50)
-    logits, bias = q @ k.mT * 0.4, torch.zeros(1, 1, 1, 1)
     if encoding.bias is not None:
-        bias = bias_of_pairs(encoding, q_features, k_features, 2)
-        _check_later_keys(bias)
-    if encoding.logits_transform is not None:
-        features = q_features, k_features
-        bias = bias + encoding.logits_transform(logits, bias, q, k, 0.4, distance, mask, *features)
-    expected = (masked_softmax(logits + bias, mask, encoding) @ v)[:, :, -queries:]
+        _check_later_keys(bias_of_pairs(encoding, q_features, k_features, 2))
+    everything = BiasInputs(encoding, q_features, k_features)
+    expected = all_pairs(q, k, v, everything, 0.4, 50)[:, :, -queries:]
     q, q_features = q[:, :, -queries:], last_queries(q_features, queries)
     bias_inputs = BiasInputs(encoding, q_features, k_features)
     errors = []

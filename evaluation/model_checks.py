@@ -15,8 +15,8 @@ from torch._dynamo.backends.registry import lookup_backend
 import model as gpt
 from errors import InputError
 from evaluation.layer_checks import (
-    bias_of_pairs,
-    masked_softmax,
+    all_pairs,
+    difference_error,
     small_chunks,
     supports_bidirectional,
 )
@@ -149,20 +149,6 @@ def check_order(spec: str) -> Measurement:
     )
 
 
-def check_encoder_context(spec: str) -> Measurement:
-    """Change the last token of an encoder's text: the output before it must change."""
-    if not supports_bidirectional(spec):
-        raise NotApplicable("supports_bidirectional = False")
-    model = make_lively_model(spec, causal=False)
-    tokens = torch.randint(V, (1, 20))
-    changed = tokens.clone()
-    changed[:, 19] = (tokens[:, 19] + 1) % V
-    difference = (model(changed)[:, 18] - model(tokens)[:, 18]).abs().max().item()
-    what = "tokens of an encoder do not attend to later tokens"
-    cause = "call super().set_bidirectional() where you override it"
-    return within(Measurement(difference, 1e-3, at_least=True), what, cause)
-
-
 # KV cache
 
 
@@ -179,39 +165,12 @@ def check_cache(spec: str, path: str) -> Measurement | None:
     return worst(errors)
 
 
-def check_cache_in_bfloat16(spec: str) -> Measurement | None:
-    """Compare the error of cached logits in bfloat16 with that of the dense path.
-
-    Norms of the errors against float32, because each path rounds in different places.
-    """
-    model, tokens = make_lively_model(spec), torch.randint(V, (2, 60))
-    dense = make_lively_model(spec, attention="dense")
-    dense.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        exact = dense(tokens)
-        with torch.autocast("cpu", torch.bfloat16):
-            dense_error = (dense(tokens).float() - exact).norm().item()
-            cached = [read_in_chunks(model, tokens, chunk, capacity=60) for chunk in CHUNKS]
-    what = "the error in bfloat16 through a KV cache, relative to the dense path"
-    ratios = [(logits.float() - exact).norm().item() / dense_error for logits in cached]
-    return worst([within(Measurement(ratio, 1.25), what) for ratio in ratios])
-
-
 def check_cache_window(spec: str, window: int) -> Measurement:
     """Compare chunks of 16 through a cache of `window` tokens with one matrix of all pairs."""
     model, tokens = make_lively_model(spec), torch.randint(V, (2, 70))
 
     def plain(q, k, v, bias_inputs, scale, *_):
-        encoding, q_features, k_features = bias_inputs
-        distance = torch.arange(70)[:, None] - torch.arange(70)
-        mask = (distance >= 0) & (distance < min(window, encoding.window_size or window))
-        logits, bias = q @ k.mT * scale, torch.zeros(1, 1, 1, 1)
-        if encoding.bias is not None:
-            bias = bias_of_pairs(encoding, q_features, k_features, 3)
-        if encoding.logits_transform is not None:
-            rows = logits, bias, q, k, scale, distance, mask, q_features, k_features
-            bias = bias + encoding.logits_transform(*rows)
-        return masked_softmax(logits + bias, mask, encoding) @ v
+        return all_pairs(q, k, v, bias_inputs, scale, window)
 
     with mock.patch.object(gpt, "CACHE_CHUNK", 16), small_chunks():
         ours = model.losses(tokens, tokens, cache_window=window)
@@ -322,16 +281,25 @@ def check_parameter_gradients(spec: str) -> None:
         )
 
 
-def check_bfloat16(spec: str) -> Measurement:
-    """Compare logits of 90 tokens under autocast to bfloat16 with float32, by norms."""
-    model, tokens = make_lively_model(spec), torch.randint(V, (2, 90))
+def check_bfloat16(spec: str) -> Measurement | None:
+    """Compare logits under autocast to bfloat16 with float32, by norms: one pass and a KV cache.
+
+    The error through a cache is compared with that of one pass through the dense path.
+    """
+    model, tokens = make_lively_model(spec), torch.randint(V, (2, 60))
+    dense = make_lively_model(spec, attention="dense")
+    dense.load_state_dict(model.state_dict())
     with torch.no_grad():
-        exact = model(tokens)
+        exact = dense(tokens)
         with torch.autocast("cpu", torch.bfloat16):
-            error = (model(tokens).float() - exact).norm() / exact.norm()
+            passes = [model(tokens), dense(tokens)]
+            cached = [read_in_chunks(model, tokens, chunk, capacity=60) for chunk in CHUNKS]
+    errors = [((logits - exact).norm() / exact.norm()).item() for logits in passes + cached]
     what = "the relative error of the logits in bfloat16"
-    cause = "bfloat16 has 8 bits: compute positions, angles and sums in float32"
-    return within(Measurement(error.item(), 0.05), what, cause)
+    in_one_pass = [within(Measurement(error, 0.05), what) for error in errors[:2]]
+    what = "the error in bfloat16 through a KV cache, relative to the dense path"
+    ratios = [within(Measurement(error / errors[1], 1.25), what) for error in errors[2:]]
+    return worst(in_one_pass + ratios)
 
 
 def check_float64(spec: str, causal: bool) -> Measurement | None:
@@ -353,28 +321,18 @@ def check_float64(spec: str, causal: bool) -> Measurement | None:
     if causal:
         cached = read_in_chunks(model, tokens, 7, capacity=30)
         errors.append(compare("float64 logits through a KV cache differ", cached, exact, 1e-10))
-    model(tokens[:, :-1], tokens[:, 1:]).backward()
-    differences = [_slope_error(model, tokens, size) for size in (1e-8, 1e-9)]
+
+    def loss() -> Tensor:
+        return model(tokens[:, :-1], tokens[:, 1:])
+
+    loss().backward()
+    pairs = [(p, p.grad) for p in model.parameters() if p.grad is not None]
+    parameters, grads = map(list, zip(*pairs, strict=True))
+    differences = [difference_error(loss, parameters, grads, size) for size in (1e-8, 1e-9)]
     what = "the relative error of the loss's derivative against a finite difference in float64"
     # A kink of the loss may be in one of the two intervals.
     errors.append(within(Measurement(min(differences), 1e-5), what))
     return worst(errors)
-
-
-@torch.no_grad()
-def _slope_error(model: GPT, tokens: Tensor, size: float) -> float:
-    """Return the relative error of the gradients in a random direction of increasing loss."""
-    pairs = [(p, p.grad) for p in model.parameters() if p.grad is not None]
-    parameters = [parameter for parameter, _ in pairs]
-    direction = [torch.rand_like(parameter) * grad.sign() for parameter, grad in pairs]
-    slope = sum((grad * step).sum() for (_, grad), step in zip(pairs, direction, strict=True))
-    losses = []
-    for factor in (1, -2, 1):  # to one side, to the other, and back
-        for parameter, step in zip(parameters, direction, strict=True):
-            parameter += factor * size * step
-        losses.append(model(tokens[:, :-1], tokens[:, 1:]))
-    difference = (losses[0] - losses[1]) / (2 * size)
-    return ((difference - slope) / slope).abs().item()
 
 
 def check_state_dict(spec: str) -> Measurement:

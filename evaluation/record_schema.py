@@ -1,24 +1,21 @@
 """Schema of records: what the fields of each kind of record must be.
 
     record = read_record("runs/cable/eval_stdlib_val.json", remedy)
-    problem = PERPLEXITY.find_problem(record)  # None, or "expected float >= 0 at lengths[...].loss"
+    find_mismatch(record, PERPLEXITY)  # None, or "expected float >= 0 at lengths[...].loss"
 
 Records are checked once, when they are read. Programs that use them rely on the fields that are
-required here. Names of data sets and splits become parts of file names. A metric of another name
-needs no schema: its entries hold any fields, with finite numbers.
+required here. Names of data sets and splits become parts of file names.
 
 Numbers are finite, except for perplexities: the exponential of a loss of at least 700 is infinity
 (runtime/schema.py).
 """
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from runtime.files import read_json_values
 from runtime.schema import (
-    EXP_OVERFLOW,
     Count,
     Fraction,
     Integer,
@@ -41,20 +38,6 @@ from msgspec import Meta
 
 from errors import InputError
 
-
-class Schema:
-    """The fields of one kind of record, and a check of what holds between them."""
-
-    def __init__(self, types: dict, check: Callable[[dict], Iterable[str]] = lambda record: ()):
-        """types: as of `fields`. check: yields what is wrong in a record of these types."""
-        self.type = fields(types)
-        self.check = check
-
-    def find_problem(self, record) -> str | None:
-        """Return the first problem of a record, or None."""
-        return find_mismatch(record, self.type) or next(iter(self.check(record)), None)
-
-
 MODEL = {
     "run folder? pe size objective? dtype?": Text,
     "block_size": Length,
@@ -69,52 +52,13 @@ DATA = fields(SPLIT | {"tokenizer": Text})
 HEADER = fields(MODEL | {"data": fields(SPLIT)})  # what every evaluation writes
 
 
-def _by_length(
-    entry: dict,
-    protocol: dict | None = None,
-    check: Callable[[dict, dict, str], Iterable[str]] = lambda record, entry, length: (),
-    data: Any = DATA,
-    **others,
-) -> Schema:
-    """Return the schema of a record with results by length; null: not supported by the model.
-
-    check: yields what is wrong in check(record, entry, length), for each length.
-    """
+def _by_length(entry: dict, protocol: dict | None = None, data: Any = DATA, **others) -> Any:
+    """Return the schema of a record with results by length; null: not supported by the model."""
     types = {**MODEL, "data": data, **others}
     types["lengths"] = not_empty(dict[LengthKey, nullable(fields(entry))])
     if protocol:
         types["protocol"] = fields(protocol)
-
-    def check_all(record: dict) -> Iterator[str]:
-        for length, entry in record["lengths"].items():
-            for problem in check(record, entry, length) if entry else ():
-                yield f"field lengths.{length} has {problem}"
-
-    return Schema(types, check_all)
-
-
-def _check_perplexity(record: dict, entry: dict, length: str) -> Iterator[str]:
-    protocol = record["protocol"]
-    if protocol.get("targets") and None in map(protocol.get, ("spans", "overlap")):
-        yield "a protocol with targets, but no spans and overlap"
-    if math.isinf(entry["perplexity"]) and entry["loss"] < EXP_OVERFLOW:
-        yield f"an infinite perplexity, but a loss of {entry['loss']:.4g}"
-    if "block_tokens" in entry and len(entry["block_tokens"]) != len(entry.get("blocks", ())):
-        yield "different numbers of blocks and block_tokens"
-    curve = entry.get("by_position")
-    if curve and curve["first"] + (len(curve["loss"]) - 1) * curve["width"] >= int(length):
-        yield "losses by_position beyond its length"
-
-
-def _check_receptive_field(record: dict, entry: dict, length: str) -> Iterator[str]:
-    if len(entry["cumulative"]["tokens"]) != len(entry["cumulative"]["share"]):
-        yield "different numbers of tokens and shares"
-
-
-def _check_ndcg(record: dict, entry: dict, length: str) -> Iterator[str]:
-    count = len(entry["by_question"])
-    if count != record["data"]["questions"]:
-        yield f"{count} values by_question, not one per question"
+    return fields(types)
 
 
 LOSS_CURVE = fields({"first": Count, "width": Length, "loss": list[nullable(Loss)]})
@@ -135,7 +79,6 @@ PERPLEXITY = _by_length(
         "overlap?": Fraction,
         "mask_rate?": nullable(Fraction),
     },
-    _check_perplexity,
 )
 RECEPTIVE_FIELD = _by_length(
     {
@@ -144,7 +87,6 @@ RECEPTIVE_FIELD = _by_length(
         "cumulative": fields({"tokens": list[Length], "share": list[Fraction]}),
     },
     {"windows": Length, "span": Length, "held": Fraction},
-    _check_receptive_field,
 )
 RECALL = _by_length(
     {"recall": Number, "recall_se": NotNegative},
@@ -158,18 +100,10 @@ TRAINED_RECALL = _by_length(
 NDCG = _by_length(
     {"ndcg10": NotNegative, "ndcg10_se": NotNegative, "by_question": list[NotNegative]},
     data=fields(SPLIT | {"documents": Count, "questions": Count}),
-    check=_check_ndcg,
 )
 
 
-def _check_other(record: dict, entry: dict, length: str) -> Iterator[str]:
-    numbers = [value for value in entry.values() if isinstance(value, int | float)]
-    if not numbers or not all(map(math.isfinite, numbers)):
-        yield "no numbers, or NaN or Inf"
-
-
-OTHER = _by_length({}, check=_check_other, metric=Text)
-ACCURACY = Schema(
+ACCURACY = fields(
     {
         **MODEL,
         "data": DATA,
@@ -202,22 +136,7 @@ SPEED_RESULT = fields(SETUP | {"run?": Text, "objective?": Text, "contexts": CON
 SPEED_RESULTS = ("train", "attention", "generate", "eval")
 
 
-def _check_speed(record: dict) -> Iterator[str]:
-    for name in SPEED_RESULTS:
-        contexts = record[name]["contexts"] if name in record else {}
-        entries = [entry for cases in contexts.values() for entry in cases.values() if entry]
-        if name in record and not entries:
-            yield f"field {name}.contexts has no numbers"
-        for entry in entries:
-            others = entry.get("others")
-            compared = [entry["ratios"], entry["ratios"] if others is None else others]
-            if name != "attention" and not all("rope" in each for each in compared):
-                yield f"field {name}.contexts has an entry that is not compared with rope"
-            if any(len(rounds) != len(entry["seconds"]) for rounds in (others or {}).values()):
-                yield f"field {name}.contexts has different numbers of rounds"
-
-
-SPEED = Schema(HARDWARE | {f"{name}?": SPEED_RESULT for name in SPEED_RESULTS}, _check_speed)
+SPEED = fields(HARDWARE | {f"{name}?": SPEED_RESULT for name in SPEED_RESULTS})
 COMPARISON_ROW = fields(
     {
         "task encoding? against": Text,
@@ -230,20 +149,11 @@ COMPARISON_ROW = fields(
 COMPARED = {"context": Length, "rows": list[COMPARISON_ROW], "skipped": dict[Text, Text]}
 
 
-def _check_comparison(record: dict) -> Iterator[str]:
-    for row in record["compare"]["rows"]:
-        has = f"the row {row['task']}, {row['against']} has"
-        if len({len(rounds) for rounds in row["seconds"].values()}) > 1:
-            yield f"{has} different numbers of rounds"
-        if row.get("flops") and not (row.get("product_flops") and "product" in row["seconds"]):
-            yield f"{has} flops, but no product"
-
-
-COMPARISON = Schema(HARDWARE | {"compare": fields(SETUP | COMPARED)}, _check_comparison)
+COMPARISON = fields(HARDWARE | {"compare": fields(SETUP | COMPARED)})
 GROWTH_ENTRY = nullable(fields({"seconds": ROUNDS, "tokens": Length}))
 GROWTH_LENGTHS = not_empty(dict[Text, dict[LengthKey, GROWTH_ENTRY]])
 GROWTH_RESULT = fields(SETUP | {"encoding": Text, "lengths": GROWTH_LENGTHS})
-GROWTH = Schema(HARDWARE | {"growth": GROWTH_RESULT})
+GROWTH = fields(HARDWARE | {"growth": GROWTH_RESULT})
 POINTS = list[tuple[Count, Number]]  # steps and losses
 # finetune.json of retrieval.finetune. An unfinished fine-tuning has no losses.
 FINETUNING = fields(
@@ -253,6 +163,7 @@ FINETUNING = fields(
         "losses?": POINTS,
     }
 )
+PARALLEL = (("blocks", "block_tokens"), ("tokens", "share"), ("ours", "theirs", "product"))
 BY_LENGTH = {  # record["metric"]
     "Perplexity": PERPLEXITY,
     "Receptive field": RECEPTIVE_FIELD,
@@ -262,14 +173,13 @@ BY_LENGTH = {  # record["metric"]
 }
 
 
-def schema_of(record) -> Schema | None:
+def schema_of(record) -> Any:
     """Return the schema of a record's kind, or None if it is no record of a measurement."""
     if not isinstance(record, dict):
         return None
     if {"lengths", "data"} <= record.keys():
         name = record.get("metric", "Perplexity")
-        schema = BY_LENGTH.get(name, OTHER) if isinstance(name, str) else None
-        return schema if schema in (NDCG, OTHER) or "protocol" in record else None
+        return BY_LENGTH.get(name) if isinstance(name, str) else None
     if {"acc", "acc_norm"} <= record.keys():
         return ACCURACY
     kinds = {"compare": COMPARISON, "growth": GROWTH, **dict.fromkeys(SPEED_RESULTS, SPEED)}
@@ -309,5 +219,16 @@ def check_record(path: str | Path, record, remedy: str) -> None:
     schema = schema_of(record)
     if schema is None:
         raise InputError(f"{path} is not a record of eval_*.py or bench.py: {remedy}")
-    if problem := schema.find_problem(record):
+    if problem := find_mismatch(record, schema) or find_uneven(record):
         raise InputError(f"{path}: {problem}: evaluate the run again, or remove the file")
+
+
+def find_uneven(value) -> str | None:
+    """Return a message about lists of PARALLEL with different numbers of values, or None."""
+    inner = value.values() if isinstance(value, dict) else value
+    for names in PARALLEL if isinstance(value, dict) else ():
+        lists = [value[name] for name in names if isinstance(value.get(name), list)]
+        if len({len(values) for values in lists}) > 1:
+            return f"{' and '.join(names)} have different numbers of values"
+    problems = (find_uneven(each) for each in inner if isinstance(each, dict | list))
+    return next(filter(None, problems), None)

@@ -311,7 +311,7 @@ def write_record(run: str | Path, path: Path, record: dict) -> None:
     read = json.loads(json.dumps(record))  # NumPy's floats become Python's
     schema = record_schema.schema_of(read)
     assert schema, f"a record with the fields {', '.join(record)} has no schema"
-    if problem := schema.find_problem(read):
+    if problem := find_mismatch(read, schema):
         raise InputError(
             f"{run}: the results are NaN, Inf or out of range ({problem}): "
             "evaluate with --dtype float32, or train again with a lower --lr"

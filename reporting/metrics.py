@@ -10,14 +10,14 @@ length_table, Table.markdown. A record by length of a metric that is not listed 
 table and a plot. To give it more, add a row at the end of this module.
 """
 
-import re
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
+from typing import Any
 
 from evaluation import record_schema
-from evaluation.record_schema import Schema, schema_of
+from evaluation.record_schema import schema_of
 from reporting import claims, figures
 from reporting.claims import Verdict
 from reporting.columns import group_by_protocol, make_columns
@@ -61,7 +61,7 @@ class Metric:
     """stem of the report's files"""
     key: str
     """key of the value in an entry of a record"""
-    schema: Schema
+    schema: Any
     """fields of its records"""
     table: Callable[..., Table]
     """of columns; for ACCURACY of records; for SPEED of a benchmark's result; for COMPARISON and
@@ -81,11 +81,6 @@ class Metric:
 def metric_of(record) -> Metric | None:
     """Return the metric of a record, or None if it is not a record of eval_*.py or bench.py."""
     schema = schema_of(record)
-    if schema is record_schema.OTHER:
-        for entry in filter(None, record["lengths"].values()):
-            numbers = [value for value in entry.values() if isinstance(value, int | float)]
-            entry.setdefault("value", numbers[0])  # the first number is what the table shows
-        return _other(record["metric"])
     return METRICS[schema] if schema else None
 
 
@@ -94,15 +89,6 @@ def checked_metric(record: dict) -> Metric:
     metric = metric_of(record)
     assert metric, f"a record with the fields {', '.join(record)} has no metric"
     return metric
-
-
-@cache
-def _other(name: str) -> Metric:
-    """Return a metric that this module does not list, of entries with a number "value"."""
-    stem = "_".join(re.findall(r"\w+", name.lower()))
-    table = partial(length_table, x_name="length", best=None)
-    plots = {stem: partial(by_length, y_label=name, y_scale="linear", x_label="length")}
-    return Metric(name, stem, "value", record_schema.OTHER, table, _describe_other, plots=plots)
 
 
 def matches_paper(printed: PaperTable | PaperStatements, record: dict) -> bool:
@@ -233,12 +219,6 @@ def _caption(template: str, error: str, records: list[dict]) -> str:
     return template.format(**values) + _seed_notes(records)
 
 
-def _describe_other(records: list[dict]) -> str:
-    first = records[0]
-    on = f"{first['data']['dataset']} ({first['data']['split']})"
-    return f"{first['metric']} on {on}; models trained with {first['block_size']:,} tokens."
-
-
 def _accuracy_caption(records: list[dict]) -> str:
     splits = sorted({record["data"]["split"] for record in records})
     tokens = sorted({_token_kind(record) for record in records})
@@ -307,7 +287,7 @@ def _comparison_caption(record: dict) -> str:
     products = [
         row["product_flops"] / statistics.median(row["seconds"]["product"])
         for row in result["rows"]
-        if row.get("flops")
+        if row.get("product_flops") and "product" in row["seconds"]
     ]
     peak = f" (median {statistics.median(products) / 1e9:,.0f} GFLOP/s)" if products else ""
     rounds = result["repeats"]

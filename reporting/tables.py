@@ -257,8 +257,9 @@ def comparison_table(record: dict) -> Table:
         ours, theirs = row["seconds"]["ours"], row["seconds"]["theirs"]
         logs = [math.log(b) - math.log(a) for a, b in zip(ours, theirs, strict=True)]
         of_peak = None
-        if row.get("flops"):
-            relative = map(operator.truediv, row["seconds"]["product"], ours)
+        product = row["seconds"].get("product")
+        if row.get("flops") and row.get("product_flops") and product:
+            relative = map(operator.truediv, product, ours)
             of_peak = row["flops"] / row["product_flops"] * statistics.median(relative)
         rows.append(
             {

@@ -53,7 +53,7 @@ REMEDY = "write it with bash scripts/score.sh"
 DIGITS = 6  # decimals of losses and percentages
 RECALL_KINDS = sorted(f"{task.name} {filler}" for task in TASKS for filler in FILLERS)
 # Kinds of records: the field of a score, or the kind of sequences of the recall task.
-KINDS: dict[record_schema.Schema | None, str] = {
+KINDS = {
     record_schema.PERPLEXITY: "perplexity",
     record_schema.RECALL: "recall",
     record_schema.RECEPTIVE_FIELD: "receptive_field",

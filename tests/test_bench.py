@@ -7,6 +7,7 @@ import math
 import shlex
 
 from runtime import devices, loading
+from runtime.schema import find_mismatch
 
 import pytest
 import torch
@@ -180,7 +181,7 @@ def test_generation_is_compared_with_transformers(tmp_path, capsys):
     flags = "generate --context 8 --against transformers --repeats 1 --dtype bfloat16"
     flags += " --vocab_size 50304"  # GPT-2 has a table of positions
     record = measure(tmp_path, flags)
-    assert SPEED.find_problem(record) is None and record["transformers"]
+    assert find_mismatch(record, SPEED) is None and record["transformers"]
     entries = record["generate"]["contexts"]["8"]
     names = ("rope", "nope", "cable")
     assert set(entries) == {f"{pe}{suffix}" for pe in names for suffix in ("", " transformers")}
@@ -267,7 +268,8 @@ def test_compare_names_and_skips_what_is_missing(source, monkeypatch, tmp_path, 
     monkeypatch.setitem(comparison.PRODUCT_SIZE, "cpu", 4)
     monkeypatch.delenv("NANOGPT", raising=False)
     record = measure(tmp_path, f"compare --context 8 {TEXT} --source", source)
-    assert record["transformers"] and record["tiktoken"] and COMPARISON.find_problem(record) is None
+    assert find_mismatch(record, COMPARISON) is None
+    assert record["transformers"] and record["tiktoken"]
     assert list(record["compare"]["skipped"]) == ["a, cable, m", "b, cable, f"]
     assert [row["task"] for row in record["compare"]["rows"]] == ["c", "preparation"]
     row = record["compare"]["rows"][0]
@@ -283,7 +285,7 @@ def test_compare_names_and_skips_what_is_missing(source, monkeypatch, tmp_path, 
 def test_growth_has_seconds_of_each_context(monkeypatch, tmp_path):
     monkeypatch.setattr(GPTConfig, "block_size", 8)
     record = measure(tmp_path, "growth --encodings learnable --context 8,10")
-    assert GROWTH.find_problem(record) is None and record["growth"]["micro_batch"] == 1
+    assert find_mismatch(record, GROWTH) is None and record["growth"]["micro_batch"] == 1
     lengths = record["growth"]["lengths"]
     assert {name: {n: e and e["tokens"] for n, e in lengths[name].items()} for name in lengths} == {
         "train": {"8": 8, "10": 10},

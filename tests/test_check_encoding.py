@@ -1,5 +1,7 @@
 """check_encoding.py: the table of checks, the speed, exit statuses. The checks have their tests."""
 
+import re
+
 import pytest
 
 import check_encoding
@@ -102,7 +104,7 @@ def quick(monkeypatch):
 
 def test_all_checks_of_a_users_encoding(mine, capsys, monkeypatch):
     """All but the slowest."""
-    slow = ("KV cache", "KV cache in bfloat16", "fixed-shape decoding", "one compiled graph")
+    slow = ("KV cache", "fixed-shape decoding", "one compiled graph")
     checks = {name: check for name, check in encoding_checks.CHECKS.items() if name not in slow}
     monkeypatch.setattr(check_encoding, "CHECKS", checks)
     check_encoding.main([str(mine), "--pe", "rope+my-recency", "--speed", "false"])
@@ -121,16 +123,15 @@ def test_a_failed_check_is_explained_and_the_others_run(mine, quick, capsys):
     assert stop.value.code == 1
     out = capsys.readouterr().out
     assert "my-broken: log d, which is infinite at distance 0." in out
-    assert (
-        "    the bias at distance 0 has NaN or Inf in 264 of 264 values\n    usual cause: " in out
-    )
+    message = r"    bias at 33 tokens has NaN or Inf in \S+ of \S+ values\n    usual cause: "
+    assert re.search(message, out)
     assert "5 checks of my-broken: 1 ok, 3 failed, 1 not applicable" in out
     assert "5 checks of my-recency:power=2,growth=root: 4 ok, 0 failed" in out
 
 
 def test_causes_belong_to_the_failures(mine, capsys, monkeypatch):
     """Neither a slip nor what follows from an earlier failure gets the cause of another fault."""
-    names = ("options", "shapes", "continued features", "KV cache in bfloat16", "float64")
+    names = ("options", "shapes", "continued features", "KV cache", "float64")
     checks = {name: encoding_checks.CHECKS[name] for name in names}
     monkeypatch.setattr(check_encoding, "CHECKS", checks)
     causes = {}

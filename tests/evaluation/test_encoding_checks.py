@@ -25,7 +25,6 @@ def is_applicable(name, pe):
         "order": pe not in WITHOUT_ORDER,
         "encoder: formula": pe not in CAUSAL_ONLY,
         "encoder: padding": pe not in CAUSAL_ONLY,
-        "encoder: context": pe not in CAUSAL_ONLY,
     }
     for encoding in map(make_encoding, pe_spec.layer_specs(pe)):
         has = {
@@ -186,7 +185,7 @@ WRONG_CODE = """
 # encoder: padding
     def features(self, x, pos, previous=None):
         return super().features(x * (pos < pos[-1])[:, None], pos, previous)
-# encoder: context
+# encoder: formula
     def set_bidirectional(self):
         pass
 # state_dict

@@ -7,7 +7,6 @@ import record_examples
 from test_report import save
 
 import report
-from evaluation import record_schema
 from reporting import tables
 
 
@@ -39,13 +38,3 @@ def test_exponent_of_noisy_data_has_an_interval():
     assert exponent.high - 0.6 == pytest.approx(width) == pytest.approx(0.6 - exponent.low)
     assert tables.growth_exponent(points[:2]).low is None
     assert tables.growth_exponent(points[:1]) is None
-
-
-def test_records_with_contradictions_are_refused():
-    (row,) = record_examples.compare()["compare"]["rows"]
-    uneven = row | {"seconds": row["seconds"] | {"theirs": [1]}}
-    without = row | {"seconds": {"ours": [1], "theirs": [1]}}
-    for wrong, problem in ((uneven, "different numbers of rounds"), (without, "no product")):
-        record = record_examples.compare()
-        record["compare"]["rows"] = [wrong]
-        assert problem in record_schema.COMPARISON.find_problem(record)

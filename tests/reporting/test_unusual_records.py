@@ -9,8 +9,6 @@ import record_examples
 
 import compare
 import report
-from errors import InputError
-from evaluation import runner
 from reporting import figures
 from reporting.columns import make_columns
 
@@ -81,19 +79,3 @@ def test_texts_are_escaped(tmp_path):
     latex = (tmp_path / "perplexity.tex").read_text()
     assert r"\textbackslash{}input\{e\}\$\&\#\textasciicircum{}\textasciitilde{}\%\_" in latex
     assert r"\input" not in latex
-
-
-def test_a_metric_without_a_row_gets_a_plain_table(tmp_path):
-    """It is written by write_record, and needs numbers, of which the table has the first."""
-    lengths = {"256": {"note": "a", "surprise": 2.5, "other": 1}, "512": None}
-    record = record_examples.recall() | {"metric": "Surprise (bits)", "lengths": lengths}
-    runner.write_record("run", tmp_path / "a.json", record)
-    report.main([str(tmp_path / "a.json"), "--out_dir", str(tmp_path / "out")])
-    text = (tmp_path / "out" / "surprise_bits.md").read_text()
-    assert re.search(r"\| +256 \| +2.50 \|\n\| +512 \| +— \|", text)
-    assert "Surprise (bits) on toy (val); models trained with 256 tokens." in text
-    assert (tmp_path / "out" / "surprise_bits.png").exists()
-    for value in (math.nan, "text"):
-        lengths["256"] = {"surprise": value}
-        with pytest.raises(InputError, match="no numbers, or NaN or Inf"):
-            runner.write_record("run", tmp_path / "b.json", record)
