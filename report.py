@@ -20,7 +20,7 @@ hellaswag        records of eval_hellaswag.py
 train, ...       records of bench.py, one table for each benchmark, with a plot of throughput and
                  memory against context, as figure 3 of the CABLE paper
 compare          record of bench.py compare: speed relative to other people's code
-growth           record of bench.py growth: time per token by context, with a plot
+growth           record of bench.py growth: time per token by context
 training_lengths records of perplexity of runs of different training length, and of `bench.py train`
 
 Runs that differ only in their seed become one column, mean ± standard deviation. Runs that differ
@@ -39,7 +39,7 @@ fails or not decided, with links to the tables, and how many are not measured.
     python report.py --trend results/reproduction results/ladder --out_dir results/ladder
 
 writes trend.md and trend.png: the size of the claims' effects by number of parameters, from the
-records in folders (reporting/trend.py has the claims and the rule of the verdicts).
+records in folders (reporting/trend.py).
 
     python report.py --all --check
 
@@ -327,12 +327,10 @@ def report_training_lengths(
 
 
 def report_each(metric: Metric, records: list[dict], out: Report) -> None:
-    """Write the table and plots of each record of a metric whose records are not combined."""
+    """Write the table of each record of a metric whose records are not combined."""
     for number, record in enumerate(records, 1):
         stem = metric.stem if len(records) == 1 else f"{metric.stem}_{number}"
         out.add_table(stem, metric.table(record), metric.caption(record))
-        for draw in metric.plots.values():
-            out.add_plot(stem, partial(draw, record))
 
 
 def report_speeds(records: list[dict], printed: paper.PaperStatements | None, out: Report) -> None:

@@ -18,8 +18,6 @@ from reporting.columns import Column, all_lengths, describe_models
 from reporting.formatting import standard_deviation
 from reporting.tables import (
     describe_setup,
-    growth_exponent,
-    seconds_per_token,
     speed_sort_key,
 )
 
@@ -207,19 +205,6 @@ def speeds(result: dict, file) -> None:
     panels = [("tokens/s", throughput), ("memory (MB)", memory)]
     title = f"{describe_setup(result)}\nmedians of {result['repeats']} rounds; bands: quartiles"
     draw_lines(file, title, panels, CONTEXT)
-
-
-def growth(record: dict, file) -> None:
-    """Plot seconds per token of `bench.py growth` against context, with the fitted exponents."""
-    result, lines = record["growth"], []
-    for name, entries in result["lengths"].items():
-        points = seconds_per_token(entries)
-        exponent = growth_exponent(points)
-        label = name if exponent is None else f"{name}: exponent {exponent.estimate:.2f}"
-        points = [(context, 1e6 * seconds) for context, seconds in points]
-        lines.append(Line(label, result["encoding"], points))
-    title = f"{result['encoding']}: {describe_setup(result)}"
-    draw_lines(file, title, [("microseconds per token", lines)], CONTEXT)
 
 
 def losses(lines: list[Line], file, title: str) -> None:

@@ -419,7 +419,6 @@ GROWTH = Metric(
     schema=record_schema.GROWTH,
     table=growth_table,
     describe=_growth_caption,
-    plots={"growth": figures.growth},
 )
 LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, TRAINED_RECALL, NDCG)  # record["lengths"]
 METRICS = {

@@ -1,23 +1,12 @@
-"""Trend of effects over model size: a measured ratio per rung, and a verdict.
+"""Trend of effects over model size: a measured ratio for each model size.
 
     rungs = make_rungs(read_records(["results/reproduction", "results/ladder"]))
     table(measure(rungs), rungs).markdown()
 
 A rung is all records of one network, training length and text. Each row of the section `trend` in
-results/claims.yaml is a ratio that is 1 if there is no effect; its distance from 1 is |ln ratio|.
-Intervals are those of the verdicts on the papers' claims (evaluation/intervals.py). Far is 16 times
-the training length, or 15 if 16 is not recorded.
-
-Verdict, from the rungs with the fewest and the most parameters that have an interval:
-
-- grows: the two intervals are disjoint, and the first includes 1, or the ratio of the last rung is
-  further from 1, in the direction of the first;
-- shrinks: the two intervals are disjoint otherwise. "changes sign" is added if the intervals
-  exclude 1 on different sides;
-- constant: the intervals overlap, and both are narrow: high / low <= 1.02;
-- not decided: everything else, also with fewer than two rungs.
-
-The interval of a single seed covers the text only: the verdict has the note "one seed".
+results/claims.yaml is a ratio that is 1 if there is no effect. Intervals are those of the verdicts
+on the papers' claims (evaluation/intervals.py). Far is 16 times the training length, or 15 if 16 is
+not recorded.
 """
 
 import math
@@ -38,9 +27,6 @@ from reporting.formatting import MISSING, Table
 from reporting.metrics import PERPLEXITY, RECALL, RECEPTIVE_FIELD
 
 FAR = FAR_MULTIPLES[0]
-MAX_WIDTH = 1.02  # high / low of an interval that counts as narrow
-GROWS, SHRINKS, CONSTANT, UNDECIDED = "grows", "shrinks", "constant", "not decided"
-SIGN = "changes sign"
 METRICS = {"perplexity": PERPLEXITY, "recall": RECALL, "receptive field": RECEPTIVE_FIELD}
 
 Points = list[tuple[float, Interval | None]]  # parameters and ratio of each rung
@@ -79,51 +65,28 @@ def _ratio(claim: Claim, columns: list[Column]) -> Interval | None:
     other = by_encoding.get(claim.others[0]) if claim.others else ours
     if ours is None or other is None:
         return None
-    at = float(claim.at[0])
-    if claim.quantity == "recall":
-        return passage_ratio(ours, round(at * ours.trained_at))
-    if claim.quantity == "receptive field":
-        return receptive_field(ours, round(at * ours.trained_at))
-    for far in FAR_MULTIPLES:
-        multiple = far if at == FAR else at
-        length = round(multiple * ours.trained_at)
-        if pairs := entry_pairs(ours, length, other, length if claim.others else ours.trained_at):
-            return intervals.perplexity_ratio(pairs)
+    trained_at = ours.trained_at
+    for multiple in FAR_MULTIPLES if claim.at[0] == FAR else claim.at:
+        length = round(float(multiple) * trained_at)
+        if claim.quantity == "perplexity":
+            pairs = entry_pairs(ours, length, other, length if claim.others else trained_at)
+            if pairs:
+                return intervals.perplexity_ratio(pairs)
+        elif ours.entries_by_seed(length):
+            measure = passage_ratio if claim.quantity == "recall" else receptive_field
+            return measure(ours, length)
     return None
 
 
-def passage_ratio(column: Column, distance: int) -> Interval | None:
+def passage_ratio(column: Column, distance: int) -> Interval:
     """Return the perplexity of a passage after a copy of it over that after another passage."""
     entries = column.entries_by_seed(distance).values()
-    if not entries:
-        return None
     ratios = [1 - entry["recall"] / 100 for entry in entries]
     errors = [
         entry["recall_se"] / 100 / ratio for entry, ratio in zip(entries, ratios, strict=True)
     ]
     trials = column.records[0]["protocol"]["trials"]
     return intervals.mean_interval([*map(math.log, ratios)], errors, trials).exp()
-
-
-def judge(ratios: Sequence[Interval | None]) -> str:
-    """Return the verdict on ratios, from the smallest to the largest rung."""
-    known = [ratio for ratio in ratios if ratio and ratio.low is not None]
-    if len(known) < 2:
-        return UNDECIDED
-    first, last = known[0], known[-1]
-    ends = [(ratio.low or 0, ratio.high or math.inf) for ratio in (first, last)]
-    if first.below(ends[1][0]) or first.above(ends[1][1]):
-        includes_1 = not first.above(1) and not first.below(1)
-        is_above = first.estimate > 1
-        is_further = last.estimate > first.estimate if is_above else last.estimate < first.estimate
-        verdict = GROWS if includes_1 or is_further else SHRINKS
-        if (first.above(1) and last.below(1)) or (first.below(1) and last.above(1)):
-            verdict += f", {SIGN}"
-    elif all(low > 0 and high <= MAX_WIDTH * low for low, high in ends):
-        verdict = CONSTANT
-    else:
-        return UNDECIDED
-    return verdict if min(first.seeds, last.seeds) > 1 else f"{verdict} (one seed)"
 
 
 def read_records(paths: Sequence[str]) -> list[dict]:
@@ -175,13 +138,13 @@ def measure(rungs: Sequence[Rung]) -> list[tuple[Claim, Points]]:
 
 
 def table(trends: list[tuple[Claim, Points]], rungs: Sequence[Rung]) -> Table:
-    """Return the table: a row for each claim, a column for each rung, verdict."""
-    rows = [["claim", "ratio", *(rung.label for rung in rungs), "verdict"]]
+    """Return the table: a row for each claim, a column for each rung."""
+    rows = [["claim", "ratio", *(rung.label for rung in rungs)]]
     for claim, points in trends:
-        ratios = [ratio for _, ratio in points]
         words = {"others": ", ".join(claim.others), "at": f"{claim.at[0]:g}x"}
         what = claim.what.format(encoding=claim.encoding, **words)
-        rows.append([claim.wording, what, *map(_cell, ratios), judge(ratios)])
+        ratios = [printed_interval(ratio) if ratio else MISSING for _, ratio in points]
+        rows.append([claim.wording, what, *ratios])
     return Table(rows)
 
 
@@ -189,8 +152,7 @@ def caption(rungs: Sequence[Rung]) -> str:
     """Return what the table shows."""
     return (
         f"Ratios with 95% intervals on {len(rungs)} rungs: parameters, text, training length. "
-        f"Multiples are of the training length; 15x where {FAR}x is not recorded. Verdicts compare "
-        "the first and the last rung (reporting/trend.py)."
+        f"Multiples are of the training length; 15x where {FAR}x is not recorded."
     )
 
 
@@ -207,7 +169,3 @@ def plot(trends: list[tuple[Claim, Points]], file) -> None:
     shown = [line for line in lines if len(line[2]) >= min(most, 2)]
     title = "ratios with 95% intervals; text and training length differ between sizes (trend.md)"
     figures.by_parameters(shown, file, title)
-
-
-def _cell(ratio: Interval | None) -> str:
-    return MISSING if ratio is None else printed_interval(ratio)

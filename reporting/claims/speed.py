@@ -9,7 +9,7 @@ import numpy as np
 
 from evaluation import intervals
 from evaluation.intervals import Interval
-from reporting.claims.claim import Claim, Measured, judge, load
+from reporting.claims.claim import Claim, Measured, judge
 from reporting.claims.verdicts import Verdict, printed_interval
 from reporting.formatting import MISSING, Table
 from reporting.paper import PaperStatements
@@ -26,7 +26,8 @@ def judge_speed(benchmark: str, result: dict) -> list[Verdict]:
 
 
 def _ratios(claim: Claim, benchmark: str, result: dict) -> Measured:
-    if claim.benchmark != benchmark or not is_size_of(claim.size, result):
+    has_size = claim.size in (None, result["model"]) or result["model"] not in SIZES
+    if claim.benchmark != benchmark or not has_size:
         return
     entries = [pe for entries in result["contexts"].values() for pe in entries if entries[pe]]
 
@@ -39,11 +40,6 @@ def _ratios(claim: Claim, benchmark: str, result: dict) -> Measured:
     places = {f"at {context:,} tokens": context for context in contexts}
     measured = {name.partition(" triton")[0] for name in entries}
     yield from claim.but(prefix=on_device(result)).against(measured, places, ratio)
-
-
-def is_size_of(stated: str | None, result: dict) -> bool:
-    """Return whether a benchmark has the size of a paper's statement, or one of no statement."""
-    return stated in (None, result["model"]) or result["model"] not in SIZES
 
 
 def entry_of(result: dict, context: int, pe: str) -> dict | None:
@@ -86,13 +82,9 @@ def paper_speeds(
 ) -> tuple[Table, str] | None:
     """Return a table of ratios here and in a paper's text, with its caption; None if none is here.
 
-    Also None if both have sizes of the papers' statements that differ. Ratios whose context a paper
-    does not state, or that was not measured, are shown next to each measured context.
+    Ratios whose context a paper does not state, or that was not measured, are shown next to each
+    measured context.
     """
-    source = (printed.paper, printed.where)
-    rows = [claim for claim in load()["speed"] if (claim.paper, claim.where) == source]
-    if rows and not is_size_of(rows[0].size, result):
-        return None
     cells = [["benchmark", "context", "speed of", "relative to", "here", "paper", "at context"]]
     measured = [int(context) for context in result["contexts"]]
     for name, printed_at, pe, other, value in printed.speed_ratios():

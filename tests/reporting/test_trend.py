@@ -6,7 +6,6 @@ import pytest
 import test_report
 
 from errors import InputError
-from evaluation.intervals import Interval
 from reporting import trend
 
 
@@ -96,40 +95,6 @@ def test_recall_and_receptive_field_by_hand():
     ratio = found["fox has a short window"]
     width = 12.7062 * 10 / 256
     assert numbers(ratio) == pytest.approx([0.5, 0.5 - width, 0.5 + width])
-
-
-def interval(low, high, seeds=3):
-    return Interval(math.sqrt(low * high), low, high, seeds)
-
-
-@pytest.mark.parametrize(
-    "first, last, verdict",
-    [
-        ((0.94, 0.95), (0.90, 0.93), "grows"),
-        ((1.05, 1.06), (1.07, 1.20), "grows"),
-        ((0.90, 0.93), (0.94, 0.95), "shrinks"),
-        ((1.07, 1.20), (0.99, 1.01), "shrinks"),
-        ((1.05, 1.06), (0.80, 0.85), "shrinks, changes sign"),
-        ((0.990, 1.012), (0.965, 0.975), "grows"),  # no effect on the first rung
-        ((0.990, 1.012), (1.020, 1.030), "grows"),
-        ((0.965, 0.975), (0.990, 1.012), "shrinks"),
-        ((0.80, 0.85), (1.50, 1.60), "shrinks, changes sign"),
-        ((0.950, 0.960), (0.955, 0.965), "constant"),
-        ((0.950, 0.960), (0.955, 0.995), "not decided"),
-        ((0.950, 0.980), (0.955, 0.960), "not decided"),
-    ],
-)
-def test_verdict_compares_the_first_and_the_last_rung(first, last, verdict):
-    middle = interval(0.5, 2)
-    assert trend.judge([interval(*first), middle, interval(*last)]) == verdict
-    expected = verdict if verdict == "not decided" else f"{verdict} (one seed)"
-    assert trend.judge([interval(*first), interval(*last, seeds=1)]) == expected
-
-
-def test_one_rung_or_no_interval_decides_nothing():
-    assert trend.judge([interval(0.9, 0.91)]) == trend.judge([]) == "not decided"
-    assert trend.judge([Interval(0.1, -0.1, 0.3, 3)] * 2) == "not decided"
-    assert trend.judge([interval(0.9, 0.91), Interval(0.8)]) == "not decided"
 
 
 def test_trend_without_records_is_refused(tmp_path):
