@@ -13,18 +13,22 @@ or, for an encoder (AutoModel returns the hidden states of its last layer),
 The folder holds weights, configuration, tokenizer, a README.md and the modules of this repository
 that compute the network. Embeddings that only pad the vocabulary are left out. A run that was
 trained with a plugin needs --plugin; the folder contains the plugin, too.
+
+An imported model whose encoding is unchanged is written as the class that it was imported from,
+without modules and with its whole vocabulary.
 """
 
 import dataclasses
+import functools
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from runtime import cli, plugins
-from runtime.checkpoints import training_settings
+from runtime.checkpoints import load_checkpoint, training_settings
 from runtime.files import atomic_folder, read_json, run_folder_of, set_default_permissions
 from runtime.loading import load_model
 from runtime.schema import Text, fields, find_mismatch
@@ -34,7 +38,7 @@ import yaml
 
 from errors import InputError
 from evaluation.record_schema import check_record
-from hf_interop import exported_code
+from hf_interop import exported_code, original
 from hf_interop.exported_code import DECODER_CLASSES, ENCODER_CLASSES, MODULES, flat_name
 from hf_interop.tokenizer import build_tokenizer
 from model import GPT
@@ -47,7 +51,7 @@ from text_data.tokenizer import run_tokenizer
 HERE = Path(__file__).parent
 README = """# {name}
 
-GPT-2 with the positional encoding `{pe}`: {description},
+{network} with the positional encoding `{pe}`: {description},
 trained at {block_size} tokens, step {step}.
 {parameters}
 Tokenizer: {tokenizer}; checkpoint SHA-256 {sha256}.
@@ -55,14 +59,12 @@ Tokenizer: {tokenizer}; checkpoint SHA-256 {sha256}.
 ```python
 from transformers import {auto}, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)  # this folder
-model = {auto}.from_pretrained("{name}", trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained("{name}"{trust})  # this folder
+model = {auto}.from_pretrained("{name}"{trust})
 {use}
 ```
 {evaluation}
-Made with transformers {transformers}. {limit}
-`dtype=torch.bfloat16` works; the parameters of the encoding and of norms stay float32.
-Loading the model calls `torch.set_flush_denormal(True)`, for speed on a CPU.
+Made with transformers {transformers}. {note}
 
 ## Citation
 
@@ -70,7 +72,10 @@ Loading the model calls `torch.set_flush_denormal(True)`, for speed on a CPU.
 {citation}```
 """
 
-
+NOTE_ON_CODE = """
+`dtype=torch.bfloat16` works; the parameters of the encoding and of norms stay float32.
+Loading the model calls `torch.set_flush_denormal(True)`, for speed on a CPU."""
+NETWORKS = {"gpt2": "GPT-2", "llama": "Llama"}
 # Languages of data sets that the repository prepares from the hub.
 FINEWEB = "HuggingFaceFW/fineweb", "HuggingFaceFW/fineweb-edu", "kjj0/finewebedu10B-gpt2"
 LANGUAGES = dict.fromkeys((*FINEWEB, "Salesforce/wikitext"), "en")
@@ -80,31 +85,38 @@ HUB_SOURCE = fields({"source": fields({"dataset?": Text, "pretokenized?": Text})
 
 
 class ExportKind(NamedTuple):
-    """What differs between exported decoders and encoders."""
+    """What differs between exported decoders, encoders and models of transformers' classes."""
 
     auto_class: str
+    trust: str  # argument of from_pretrained
     classes: dict[str, str]  # auto_map: class of transformers -> class of hf_interop/modeling.py
     example: str  # for the README, like the note
     note: str
 
 
+TRUST = ", trust_remote_code=True"
 DECODER = ExportKind(
     "AutoModelForCausalLM",
+    TRUST,
     DECODER_CLASSES,
     """\
 # In training, every document began with this token.
 inputs = tokenizer(tokenizer.eos_token + "Once upon a time", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))""",
-    "`generate` uses transformers' KV cache; a padded batch is read again for every token.",
+    "`generate` uses transformers' KV cache; a padded batch is read again for every token."
+    + NOTE_ON_CODE,
 )
 ENCODER = ExportKind(
     "AutoModelForMaskedLM",
+    TRUST,
     ENCODER_CLASSES,
     """\
 inputs = tokenizer("Once upon a <|mask|>", return_tensors="pt")
 print(tokenizer.decode(model(**inputs).logits[0, -1].argmax()))""",
-    "`AutoModel` returns the hidden states of the last layer, for embeddings of texts.",
+    "`AutoModel` returns the hidden states of the last layer, for embeddings of texts."
+    + NOTE_ON_CODE,
 )
+ORIGINAL = DECODER._replace(trust="", note="It has the class that was imported.")
 
 
 @dataclass
@@ -136,13 +148,20 @@ def main(argv=None):
     exported = plugins.plugins_of(trained.config.encodings)
     for plugin in exported:
         exported_code.check_plugin(plugin, exported_code.modules_with(exported))
-    model = build_hf_model(trained, checkpoint, tokenizer)
-    sha256 = checkpoint["sha256"]
-    records = evaluation_records(run, sha256)
-    readme = format_readme(out.resolve().name, model, checkpoint, sha256, records, exported)
-    write_folder(out, model, tokenizer, readme, exported)
-    print(f"{out}: {model.model.describe()}")
-    print(count_parameters(model.model, checkpoint))
+    folders = [folder for folder, _ in ancestors(run, checkpoint["config"])]
+    config = original.original_config(folders, checkpoint["gpt"])
+    if config:
+        dtype = load_checkpoint(run)["model"]["wte.weight"].dtype
+        kind, network = ORIGINAL, trained
+        save = functools.partial(original.save, trained, config, dtype)
+    else:
+        model = build_hf_model(trained, checkpoint, tokenizer)
+        kind, network = DECODER if trained.config.causal else ENCODER, model.model
+        save = functools.partial(save_with_code, model, exported)
+    readme = format_readme(out.resolve().name, kind, network, checkpoint, run, exported)
+    write_folder(out, save, build_tokenizer(tokenizer, has_mask=kind is ENCODER), readme)
+    print(f"{out}: {network.describe()}")
+    print(count_parameters(network, checkpoint))
 
 
 def check_out_dir(out: Path) -> None:
@@ -210,26 +229,29 @@ def count_parameters(network: GPT, checkpoint: dict) -> str:
     return f"{text}."
 
 
-def format_readme(name: str, model, checkpoint: dict, sha256: str, records, exported) -> str:
-    """Return the README.md of an exported folder, a model card of the hub.
+def format_readme(
+    name: str, kind: ExportKind, network: GPT, checkpoint: dict, run: str, exported
+) -> str:
+    """Return the README.md of an exported folder `name`, a model card of the hub.
 
-    name: of the folder. sha256: of the checkpoint's file. records: evaluations of the checkpoint.
+    It has the run's evaluations of the checkpoint.
     """
     import transformers
 
-    network = model.model
-    kind = DECODER if network.config.causal else ENCODER
     if network.max_context is not None:
         limit = f"Contexts of up to {network.max_context} tokens. "
     elif network.config.causal:
         limit = "Any context length; lm_eval cuts at 2,048 tokens unless max_length is set.\n"
     else:
         limit = "Any context length. "
+    records = evaluation_records(run, checkpoint["sha256"])
     datasets = hub_names(checkpoint)
-    license = license_of(checkpoint)
-    return front_matter(name, network, datasets, records, license) + README.format(
+    metadata = front_matter(name, kind, network, datasets, records, license_of(run, checkpoint))
+    return metadata + README.format(
         name=name,
+        network=NETWORKS[network.config.block],
         auto=kind.auto_class,
+        trust=kind.trust,
         use=kind.example,
         pe=network.config.pe,
         description=network.describe().split(";")[0],
@@ -238,10 +260,10 @@ def format_readme(name: str, model, checkpoint: dict, sha256: str, records, expo
         parameters=count_parameters(network, checkpoint),
         evaluation=results_table(records),
         tokenizer=checkpoint["data"]["tokenizer"],
-        sha256=sha256,
+        sha256=checkpoint["sha256"],
         transformers=transformers.__version__,
         citation=(HERE / "CITATION.cff").read_text(encoding="utf-8"),
-        limit=limit + kind.note + "".join(map(describe_plugin, exported)),
+        note=limit + kind.note + "".join(map(describe_plugin, exported)),
     )
 
 
@@ -271,29 +293,36 @@ def hub_names(checkpoint: dict) -> dict[str, str]:
     return {meta["dataset"]: name} if same and name else {}
 
 
-def license_of(checkpoint: dict) -> str | None:
+def license_of(run: str, checkpoint: dict) -> str | None:
     """Return the license of a run's weights: that of this repository, or None if it is unknown.
 
     It is unknown for weights of import_pretrained.py and for runs that started from such weights.
     """
-    config = checkpoint["config"]
-    seen = set()
-    while "model" not in config and config.get("init_from"):
-        path = Path(config["init_from"])
-        if path in seen:  # a folder has another run now
-            return None
-        seen.add(path)
-        folder = path.parent if path.is_file() else path
+    configs = [config for _, config in ancestors(run, checkpoint["config"])]
+    is_own = all(isinstance(config, dict) and "model" not in config for config in configs)
+    return "mit" if is_own else None
+
+
+def ancestors(run: str, config: Any) -> Iterator[tuple[Path, Any]]:
+    """Yield folder and config of a run and of those that it started from.
+
+    The last config is None if a folder was removed or has another run now.
+    """
+    folders = [run_folder_of(run)]
+    yield folders[0], config
+    while isinstance(config, dict) and config.get("init_from"):
+        folder = run_folder_of(config["init_from"])
         try:
             config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError):
-            return None
-        if not isinstance(config, dict):
-            return None
-    return None if "model" in config else "mit"
+            config = None
+        if folder in folders:
+            config = None
+        folders.append(folder)
+        yield folder, config
 
 
-def front_matter(name: str, network: GPT, datasets: dict, records: list, license) -> str:
+def front_matter(name: str, kind, network, datasets: dict, records: list, license) -> str:
     """Return the metadata of a model card that the hub reads: YAML between lines of dashes."""
     from huggingface_hub import ModelCardData
 
@@ -308,7 +337,7 @@ def front_matter(name: str, network: GPT, datasets: dict, records: list, license
             "positional-encoding",
             "length-extrapolation",
             *dict.fromkeys(cls.names[0] for cls, _ in network.config.encodings),
-            "custom_code",
+            *(["custom_code"] if kind.trust else []),
         ],
         datasets=[*datasets.values()] or None,
         model_name=name if results else None,
@@ -374,16 +403,20 @@ def describe_plugin(plugin: plugins.Plugin) -> str:
     return f"{text}\n"
 
 
-def write_folder(out: Path, model, tokenizer, readme: str, exported: list[plugins.Plugin]) -> None:
-    """Write an exported folder: model, tokenizer, MODULES, plugins and README.md."""
+def save_with_code(model, exported: list[plugins.Plugin], folder: Path) -> None:
+    """Write a model of hf_interop/modeling.py with MODULES and plugins."""
+    model.save_pretrained(folder)
+    exported_code.write_modules(folder, exported)
+
+
+def write_folder(out: Path, save: Callable[[Path], None], tokenizer, readme: str) -> None:
+    """Write an exported folder: what `save` writes, tokenizer and README.md."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     with atomic_folder(out) as folder:
-        model.save_pretrained(folder)
-        has_mask = not model.model.config.causal
-        build_tokenizer(tokenizer, has_mask=has_mask).save_pretrained(folder)
-        exported_code.write_modules(folder, exported)
+        save(folder)
+        tokenizer.save_pretrained(folder)
         (folder / "README.md").write_text(readme, encoding="utf-8")
         set_default_permissions(folder)
 

@@ -220,7 +220,7 @@ def test_license_of_imported_weights_is_unknown(tmp_path):
     """Also of weights that were trained from them, directly or over another run."""
 
     def license_of(config):
-        return export_hf.license_of({"config": config})
+        return export_hf.license_of(str(tmp_path / "run"), {"config": config})
 
     def write(name, config):
         (tmp_path / name).mkdir()
@@ -282,7 +282,7 @@ def test_data_of_the_hub_is_named(data_dir, trained, tmp_path):
     names = export_hf.hub_names(checkpoint)
     assert names == {"fineweb-edu": "HuggingFaceFW/fineweb-edu"}
     network, _ = loading.load_model(trained("cable"), torch.device("cpu"))
-    text = export_hf.front_matter("name", network, names, [], None)
+    text = export_hf.front_matter("name", export_hf.DECODER, network, names, [], None)
     assert "license" not in text
     assert "language: en\n" in text and "datasets:\n- HuggingFaceFW/fineweb-edu\n" in text
     checkpoint["data"]["sha256"] = "other content"

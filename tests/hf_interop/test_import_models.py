@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from conftest import evaluation
+from safetensors.torch import load_file
 from torch.nn import functional
 
 import eval_extrapolation
@@ -21,6 +22,7 @@ import import_pretrained
 import prepare_text
 import sample
 import train_gpt
+from hf_interop import original
 from kv_cache import Cache
 from text_data import tokenizer as tokenizers_of_ours
 from text_data.shards import Shards
@@ -259,3 +261,54 @@ def test_incomplete_folders_are_refused(imported, refused, tmp_path):
     assert "has no tokenizer.json: copy it" in without("tokenizer*")
     assert "is corrupt" in error(cut)
     assert "has a vocabulary of 300 tokens, but its tokenizer" in error(grow)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_saved_import_is_the_model_that_was_imported(imported, tmp_path, name):
+    theirs, folder, run = imported(name)
+    model, checkpoint = loading.load_model(run, torch.device("cpu"))
+    config = original.original_config([tmp_path, run], checkpoint["gpt"])
+    assert config is not None
+    original.save(model, config, DTYPES.get(name, torch.float32), tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(loaded) is type(theirs)
+    known = {"dtype": str(loaded.dtype).removeprefix("torch.")}
+    assert loaded.config.to_diff_dict() == theirs.config.to_diff_dict() | known
+    saved, expected = (
+        {key: value for path in x.glob("*.safetensors") for key, value in load_file(path).items()}
+        for x in (tmp_path, folder)
+    )
+    assert saved.keys() == expected.keys()
+    for key, value in saved.items():
+        assert value.dtype == expected[key].dtype and torch.equal(value, expected[key])
+
+
+def test_exports_of_an_imported_run(imported, data, tmp_path):
+    """Of its own class if the encoding is unchanged, also after training at another length."""
+    theirs, _, source = imported("qwen3")
+    for pe, block_size, kind in (
+        ("rope:base=10000", 64, "Qwen3ForCausalLM"),
+        ("rope:base=10000+alibi", 32, "PosencForCausalLM"),
+    ):
+        run, out = tmp_path / f"run {kind}", tmp_path / kind
+        flags = ["--init_from", source, "--data", data, "--steps", 0, "--val_tokens", 320]
+        flags += ["--pe", pe, "--block_size", block_size, "--tokens_per_step", 64]
+        train_gpt.main([*map(str, flags), *CPU, "--out_dir", str(run)])
+        export_hf.main([str(run), "--out_dir", str(out)])
+        is_original = kind == "Qwen3ForCausalLM"
+        load = transformers.AutoModelForCausalLM.from_pretrained
+        model = load(out, trust_remote_code=not is_original)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+        assert type(model).__name__ == kind and model.dtype == torch.float32
+        assert any(out.glob("*.py")) == (not is_original)
+        code = "trust_remote_code" in (out / "README.md").read_text()
+        assert code == (not is_original)
+        if is_original:
+            assert model.config.max_position_embeddings == 64
+            with torch.no_grad():
+                logits = model(texts()).logits, theirs(texts()).logits
+            torch.testing.assert_close(*logits, rtol=0, atol=1e-4)
+        prompt = tokenizer("3: line", return_tensors="pt")
+        assert (
+            model.generate(**prompt, max_new_tokens=4).shape[1] == prompt["input_ids"].size(1) + 4
+        )
