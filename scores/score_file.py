@@ -91,6 +91,11 @@ class ReceptiveFieldEntry(TypedDict):
     receptive_field_se: NotNegative
 
 
+class Speed(TypedDict):
+    seconds: list[Positive]  # of training steps in interleaved rounds
+    rope: list[Positive]
+
+
 def by_seed(entry) -> Any:
     """Return the type {seed: {length: entry}} of results; null: not supported by the encoding."""
     return dict[SeedKey, not_empty(dict[LengthKey, nullable(entry)])]
@@ -111,7 +116,7 @@ FIELDS = {
     "trained_recall": dict[str, by_seed(AccuracyEntry)],
     "steps_to_95": dict[SeedKey, nullable(Length)],
     "receptive_field": not_empty(by_seed(ReceptiveFieldEntry)),  # of the first seed
-    "speed": dict[str, list[Positive]],  # seconds of training steps in interleaved rounds
+    "speed": Speed,
     "plugin?": nullable(dict[Text, Text]),
 }
 
@@ -126,63 +131,33 @@ class Score(fields(FIELDS)):
         results = [self.perplexity, self.recall, *self.trained_recall.values()]
         if not seeds or any(by_seed.keys() != seeds for by_seed in results):
             raise ValueError("results have other seeds than the budget")
-        if len(self.receptive_field) > 1:
-            raise ValueError("field receptive_field has several seeds")
-        if self.trained_recall and "recall_training" not in self.budget:
-            raise ValueError("field budget.recall_training is missing")
-        if self.speed.keys() != {"seconds", "rope"}:
-            raise ValueError("field speed needs seconds and rope")
-        if len(self.speed["seconds"]) != len(self.speed["rope"]):
-            raise ValueError("field speed has different numbers of rounds")
-        for by_length in self.perplexity.values():
-            for entry in filter(None, by_length.values()):
-                if len(entry["blocks"]) != len(entry["block_tokens"]):
-                    raise ValueError("perplexity has different numbers of blocks and block_tokens")
 
     def length(self, multiple: float, training: str = "training") -> str:
         """Return the key of results at a multiple of the length of a training of the budget."""
         return str(round(multiple * self.budget[training]["block_size"]))
 
 
-def read_folder(folder: str | Path) -> dict[str, Score]:
-    """Return {encoding: score} of the score files in a folder, those of one score last."""
-    paths = [*Path(folder).glob("*.jsonl"), *Path(folder).glob("*.json")]
-    return {score.pe: score for score in read_score_files(paths).values()}
-
-
 def read_score_files(paths: Iterable[str | Path]) -> dict[str, Score]:
-    """Return {source: score} of files; see read_json_values for the sources, and what it raises.
-
-    Raises InputError if a file has the name of another encoding, too.
-    """
-    scores = {}
-    for path in paths:
-        for source, value in read_json_values(path, REMEDY, Score).items():
-            scores[source] = score = msgspec.convert(value, Score)
-            name = Path(source).name
-            if name.endswith(".json") and name != f"{score.pe}.json":
-                problem = f"field pe is {score.pe}"
-                raise InputError(f"{source} is not a score file ({problem}): {REMEDY}")
-    return scores
+    """Return {source: score} of files; see read_json_values for the sources, and what it raises."""
+    return {
+        source: msgspec.convert(value, Score)
+        for path in paths
+        for source, value in read_json_values(path, REMEDY, Score).items()
+    }
 
 
 def check_comparable(scores: dict[str, Score]) -> None:
     """Raise InputError unless all scores, {source: score}, have the same budget and text."""
-    problems, first = [], {}
+    first = {}
     for source, score in scores.items():
         for name, value in {"text": score.text, **score.budget}.items():
             holder, expected, python = first.setdefault(name, (source, value, score.python))
             if value != expected:
-                problems.append(
+                raise InputError(
                     f"{source} has another budget than {holder} ({name}): measure both by "
                     "scripts/score.sh of one commit with the same settings, and prepare the text "
                     f"with Python {python} (here {score.python})"
                 )
-    if problems:
-        raise InputError(*problems)
-
-
-# From records
 
 
 def collect(folder: Path, pe: str) -> Score:

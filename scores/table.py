@@ -79,7 +79,7 @@ def main(argv=None):
 def write_scores(names: list[str], runs: Path, folder: Path) -> None:
     """Write the score files of encodings, whose names have no slashes, and print their cards."""
     found = {pe: score_file.collect(runs, pe) for pe in dict.fromkeys(names)}
-    scores = score_file.read_folder(folder) | found
+    scores = read_folder(folder) | found
     score_file.check_comparable(scores)
     for pe, score in found.items():
         path = folder / f"{pe}.json"
@@ -88,6 +88,12 @@ def write_scores(names: list[str], runs: Path, folder: Path) -> None:
         print(f"wrote {path}")
     for pe in found:
         print(f"\n{card(pe, scores)}")
+
+
+def read_folder(folder: Path) -> dict[str, Score]:
+    """Return {encoding: score} of the score files in a folder, those of one score last."""
+    paths = [*folder.glob("*.jsonl"), *folder.glob("*.json")]
+    return {score.pe: score for score in score_file.read_score_files(paths).values()}
 
 
 def card(pe: str, scores: dict[str, Score]) -> str:
