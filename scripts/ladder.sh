@@ -10,8 +10,7 @@
 # 4     GPT-2 small, medium   10B of GPT-2's     1,024        512 to 15,360 (runs of table4.sh and
 #                                                             table1_fineweb.sh)
 #
-# Every training is evaluated when it ends: perplexity, recall of text, receptive field, on rungs 3
-# and 4 HellaSwag (--hellaswag FILE: a local file).
+# Every training is evaluated when it ends, on rungs 3 and 4 on HellaSwag, too (--hellaswag FILE).
 #
 # Cost in minutes of one CPU core: rung 2: 18 trainings of 50 to 65 (kerple: 140), 18 evaluations of 25.
 # Rung 3: three trainings of 130, three evaluations of 75. Rung 4 (computed): 20 trainings, 9.6 days of
@@ -22,7 +21,6 @@ rung=${1:?pass the number of a rung, as in: bash scripts/ladder.sh 2}
 best=rope:heads_percent=75+alibi:heads_percent=75
 lengths=512,1024,2048,4096,8192,15360 distances=256,1024,4096,15360
 case $rung in
-    1) exec bash scripts/reproduction.sh --seeds 1 2 3 "${@:2}" ;;
     2) flags=(--train ladder_2 --block_size 512 --seeds 1 2 3 --eval_tokens 131072 --trials 100
         --encodings cable rope $best alibi rope+cable kerple --prepare_flags "--tokenizer bpe:4096 --shards 2"
         --perplexity 512,1024,2048,4096,8192 --recall 256,512,2048,8192 --receptive_field 512,2048) ;;
@@ -33,7 +31,7 @@ case $rung in
         --receptive_field 1024,4096 --hellaswag hub
         --encodings cable rope cable-nw alibi fire t5 t5-clip kerple learnable sinusoidal) ;;
     --help) exec python run_experiment.py --help ;;
-    *) echo "error: there is no rung $rung: use 1, 2, 3 or 4" >&2 && exit 2 ;;
+    *) echo "error: there is no rung $rung: use 2, 3 or 4" >&2 && exit 2 ;;
 esac
 exec python run_experiment.py --name ladder/rung_$rung --data fineweb-edu "${flags[@]}" --commands \
     "report.py --trend results/reproduction results/ladder {out} --out_dir {out}" "${@:2}"

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Score card: measure encodings by a fixed budget, next to rope and cable.
 #
-#     bash scripts/score.sh --encodings fox
 #     bash scripts/score.sh --plugin my_encoding.py --encodings recency rope+recency
 #     SCORES=runs/lr1e-3/json bash scripts/score.sh --encodings cable fox -- --lr 1e-3    # another budget
 #

@@ -1,4 +1,4 @@
-"""Cause faults and report what was lost: `bash scripts/fault_test.sh --help`.
+"""Cause faults and report what was lost: `PYTHONPATH=tests python -m tests.faults --help`.
 
 Each case is tried in turn. A trial's random numbers depend on the seed, its case and its number
 only, so that one trial can be repeated.
@@ -26,7 +26,7 @@ from .harness import Workspace
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bash scripts/fault_test.sh", description=__doc__)
+    parser = argparse.ArgumentParser(prog="PYTHONPATH=tests python -m tests.faults", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10, help="time to spend")
     parser.add_argument("--rounds", type=int, help="try each case this often, in any time")
     parser.add_argument("--seed", type=int, help="seed of all faults; default: a random one")
@@ -59,7 +59,7 @@ def main(argv=None) -> int:
     text = table(tried, lost)
     print(text)
     for name, number, reason in lost:
-        command = f"bash scripts/fault_test.sh --seed {seed} --only '{name}' --trial {number}"
+        command = f"PYTHONPATH=tests python -m tests.faults --seed {seed} --only '{name}' --trial {number}"
         print(f"lost: {reason}\n    {command}")
     if arguments.out:
         origin = provenance(torch.device("cpu"))
