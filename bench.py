@@ -234,7 +234,7 @@ def measure(
         names = list(dict.fromkeys((*BASELINES, gpt_config.pe)))
         layers, causal = gpt_config.n_layer, gpt_config.causal
         run = Path(config.run or "").name
-        result |= {"run": run, "model": gpt_config.size, "biases": {}}
+        result |= {"run": run, "model": gpt_config.size}
     if not causal:
         result["objective"] = "mlm"
     if result["compile"]:
@@ -260,8 +260,7 @@ def measure(
             # Otherwise the second context would be compiled for dynamic shapes.
             torch.compiler.reset()
         if trained:
-            setting.layers, bias_summary = read_validation_text(setting, *trained)
-            result["biases"][str(context)] = bias_summary
+            setting.layers = read_validation_text(setting, *trained)
         # None: beyond the encoding's longest context, or out of memory
         entries = result["contexts"][str(context)] = dict.fromkeys(names)
         companions: dict[str, BenchmarkCase] = {}

@@ -80,7 +80,6 @@ class Trainer:
         self.autocast = devices.autocast(self.device, self.dtype)  # mixed precision
         self.train_windows, self.val_windows = settings.open_data(config)
         self.run, checkpoint = self.open_run()
-        self.can_draw = self.run.logger is not None
         self.tokenizer = self.open_tokenizer()
         self.init_steps, source = self.open_source(checkpoint)
         self.model = self.make_model(checkpoint, source)
@@ -172,18 +171,17 @@ class Trainer:
         rate = learning_rate(self.step, self.config)
         for group, factor in zip(self.optimizer.param_groups, self.rate_factors, strict=True):
             group["lr"] = rate * factor
-        losses, indices, data_seconds = [], [], 0.0
+        losses, data_seconds = [], 0.0
         for micro_step in range(self.accumulation_steps):
             start = time.perf_counter()
             # sampler_state: after this step; the loader itself reads ahead.
-            window_indices, *batch, self.sampler_state = next(self.batches)
+            _, *batch, self.sampler_state = next(self.batches)
             data_seconds += time.perf_counter() - start
-            indices.append(window_indices)
             is_last = micro_step == self.accumulation_steps - 1
             losses.append(self.forward_backward_step(batch, is_last))
         norm = optimizer_step(self.model, self.optimizer, self.scaler, self.config.grad_clip)
         self.step += 1
-        return metrics.Step(losses, indices, norm, data_seconds)
+        return metrics.Step(losses, norm, data_seconds)
 
     def forward_backward_step(self, batch: list[Tensor], is_last_micro_batch: bool) -> Tensor:
         """Add the gradients of one micro-batch to those of the step; return its mean loss, ().
@@ -204,10 +202,8 @@ class Trainer:
         self.processes.run_on_all_ranks(lambda: self.run.log("train", self.step, **values))
 
     def validate(self) -> None:
-        """Print and log the validation loss, and statistics of the bias on the first batch."""
-        from evaluation import bias_statistics
-
-        windows, picture, summary = self.val_windows, None, {}
+        """Print and log the validation loss."""
+        windows = self.val_windows
         count = max(1, self.config.val_tokens // self.config.block_size)
         indices = data_loader.evenly_spaced(len(windows), count)
         own, own_count = data_loader.rank_share(indices, self.rank, self.world_size)
@@ -221,20 +217,14 @@ class Trainer:
                 rows = max(0, own_count - start)  # further ones are padding
                 with self.autocast:
                     sums += metrics.validation_sums(self.model, windows, rows, inputs, *targets)
-                    summary = summary or bias_statistics.summary(self.model, inputs)
-            if self.can_draw:
-                picture = self.draw_biases(inputs[:1])
         self.model.train()
         tokens = len(indices) * windows.targets_per_window
         sums = self.processes.sum(sums)
-        found = metrics.validation_values(sums, tokens, windows, self.step, self.run)
-        values = found | summary
+        values = metrics.validation_values(sums, tokens, windows, self.step, self.run)
         self.print_line(*metrics.validation_columns(values))
         self.processes.run_on_all_ranks(lambda: self.run.log("val", self.step, **values))
         if logger := self.run.logger:
-            logger.log({"val/perplexity": metrics.perplexity(found["loss"])}, self.step)
-            if picture is not None:
-                logger.log_image("biases", picture, self.step)
+            logger.log({"val/perplexity": metrics.perplexity(values["loss"])}, self.step)
 
     def sample(self) -> None:
         """Print and log a text of the model, from the start of a document on."""
@@ -253,18 +243,6 @@ class Trainer:
         text = self.tokenizer.decode([tokens[0] for tokens in steps if tokens])
         self.run.log_sample(self.step, text)
         self.print_line(f"sample: {text!r}")  # in one line, without control characters
-
-    def draw_biases(self, tokens: Tensor):
-        """Return a picture for the logger, or None: training continues without pictures."""
-        from reporting.plots import biases
-
-        try:
-            return biases.picture(self.model, tokens)
-        except Exception as error:  # of a plugin's encoding or of Matplotlib
-            self.can_draw = False
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            tqdm.write(f"note: the logger gets no pictures, because drawing one failed ({reason})")
-            return None
 
     def save_checkpoint(self) -> None:
         checkpoint = {

@@ -4,7 +4,6 @@ training/attention_layer.py describes what a case computes.
 """
 
 import functools
-from importlib.util import find_spec
 
 from runtime import devices
 
@@ -14,7 +13,6 @@ from torch.nn.attention import SDPBackend
 
 import attention
 import pe_spec
-import triton_attention
 from benchmarking.setting import BASELINES, BenchmarkCase, Setting
 from errors import InputError
 from evaluation import bias_statistics
@@ -52,8 +50,8 @@ def trained_layers(setting: Setting, pe: str) -> list[AttentionLayer]:
 
 def read_validation_text(
     setting: Setting, model: GPT, checkpoint: dict
-) -> tuple[list[bias_statistics.Layer], dict]:
-    """Return the layers of a trained model with their inputs, and statistics of their biases.
+) -> list[bias_statistics.Layer]:
+    """Return the layers of a trained model with their inputs.
 
     The text is micro_batch windows of the run's validation split. Raises InputError if the run has
     no data, or too few windows.
@@ -69,11 +67,7 @@ def read_validation_text(
         )
     tokens = windows.batch(evenly_spaced(len(windows), setting.micro_batch))[0].to(setting.device)
     with devices.autocast(setting.device, setting.dtype):
-        statistics = bias_statistics.summary(model, tokens)
-        if find_spec("triton") and any(map(triton_attention.supports, model.posenc)):
-            skipped = bias_statistics.Layer.skipped_fraction
-            statistics["left_out"] = bias_statistics.layers(model, tokens, skipped)
-        return bias_statistics.layers(model, tokens), statistics
+        return bias_statistics.layers(model, tokens)
 
 
 class AttentionBenchmark:

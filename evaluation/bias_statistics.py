@@ -2,7 +2,6 @@
 
 layer = layers(model, tokens)[0]
 layer.bias()                # the bias between all pairs of tokens
-summary(model, tokens)      # slope and effective window of each layer's bias
 """
 
 from collections.abc import Callable
@@ -115,38 +114,3 @@ def layers(
         for handle in hooks:
             handle.remove()
     return results
-
-
-def summary(model: GPT, tokens: Tensor) -> dict[str, list[float]]:
-    """Return statistics of the last token's bias in tokens (B, T), by layer; {} without a bias.
-
-    Means over texts and heads. What `logits_transform` adds is not included.
-
-    slope:    decrease of the bias per token over the whole context, in nats.
-    window:   exp of the entropy of softmax(bias): the number of tokens that it would effectively
-              attend to if all queries and keys were equal; T (or window_size) without any decay.
-    left_out: the fraction of tiles that the Triton kernels skip, on the Triton path only.
-    """
-    if all(encoding.bias is None for encoding in model.posenc):
-        return {}
-    last = tokens.size(1) - 1
-
-    def statistics(layer):
-        row = layer.x.new_zeros(1, 1, last + 1)
-        if layer.encoding.bias is not None:
-            q_features, k_features = layer.features
-            q_features = tuple(feature[:, :, -1:] for feature in q_features)
-            bias_inputs = attention.BiasInputs(layer.encoding, q_features, k_features)
-            matrix = attention.bias_matrix(bias_inputs, layer.attn.heads, 1, last)
-            row = matrix[..., 0, :]  # (B|1, H|1, 1, T) -> (B|1, H|1, T)
-        row = row[..., -(layer.encoding.window_size or row.size(-1)) :]
-        weights = row.softmax(-1)
-        entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1)
-        slope = (row[..., -1] - row[..., 0]) / max(1, row.size(-1) - 1)
-        entry = {"slope": slope.mean().item(), "window": entropy.exp().mean().item()}
-        if any(path.skips_tiles for path in model.attention_paths):
-            entry["left_out"] = layer.skipped_fraction()
-        return entry
-
-    entries = layers(model, tokens, statistics)
-    return {name: [entry[name] for entry in entries] for name in entries[0]}

@@ -35,34 +35,21 @@ from errors import InputError
 
 LARGEST_INTEGER = 2**63 - 1  # int64 of PyTorch and NumPy
 LARGEST_FLOAT = 1e30  # products of two settings stay within float64, and most within float32
-CONVERSION_LIMIT = "integer string conversion"  # in Python's error about more than 4300 digits
-TOO_MANY_DIGITS = "a number has hundreds of digits: use a smaller one"
 LONGEST_LENGTH = 2**31 - 1  # tokens of a context
 
 # Names that other programs give to settings.
 SYNONYMS = {
     "batch_size": ("micro_batch", "tokens_per_step"),
-    "checkpoint_interval": ("checkpoint_every",),
     "context_length": ("block_size", "lengths"),
-    "dataset": ("data", "source"),
     "encoding": ("pe",),
     "epochs": ("steps",),
-    "eval_interval": ("val_every",),
     "gradient_accumulation_steps": ("tokens_per_step", "micro_batch"),
-    "hidden_size": ("n_embd",),
     "learning_rate": ("lr",),
-    "log_interval": ("log_every",),
     "max_iters": ("steps",),
-    "max_length": ("max_new_tokens", "block_size"),
     "max_steps": ("steps",),
-    "model": ("size",),
-    "num_heads": ("n_head",),
     "num_layers": ("n_layer",),
-    "output": ("out_dir",),
     "output_dir": ("out_dir",),
-    "positional_encoding": ("pe",),
     "precision": ("dtype",),
-    "save_every": ("checkpoint_every",),
     "seq_len": ("block_size", "lengths"),
 }
 WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "text", None: "null"}
@@ -87,12 +74,12 @@ def parse(
     """
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     argv = sys.argv[1:] if argv is None else argv
-    argv = ["--help" if word == "-h" else word for word in argv]
-    texts = _docstrings(config_class) if "--help" in argv else {}
-    parser = _make_parser(config_class, texts, description, positional)
-    argv = _complete_booleans(argv, fields)
+    if {"-h", "--help"} & {*argv}:
+        _make_parser(config_class, _docstrings(config_class), description, positional).print_help()
+        sys.exit(0)
+    parser = _make_parser(config_class, {}, description, positional)
     try:
-        found, others = parser.parse_known_args([word for word in argv if word != "--help"])
+        found, others = parser.parse_known_args(_complete_booleans(argv, fields))
     except argparse.ArgumentError as error:
         flag, kind = str(error).split()[1].rstrip(":"), "one"
         if flag in ("--config", "--plugin"):
@@ -115,16 +102,10 @@ def parse(
             kind = fields[name].type
             try:
                 values[name] = raw if name == "plugin" else _convert(raw, kind)
-            except msgspec.ValidationError as error:
-                problems.append(_describe_mismatch(name, raw, kind, str(error)))
+            except msgspec.ValidationError:
+                problems.append(_describe_mismatch(name, raw, kind))
             else:
                 problems += check_values({name: values[name]}, config_class)
-    if "--help" in argv:  # with what files and other flags give as the defaults
-        for name, value in values.items():
-            shown = yaml.safe_dump(value, default_flow_style=True).split("\n")[0]
-            parser.set_defaults(**{name: shown})
-        parser.print_help()
-        sys.exit(0)
     if problems:
         raise InputError(*problems)
     if "plugin" in fields:
@@ -156,7 +137,8 @@ def _make_parser(
     for field in dataclasses.fields(config_class):
         flag, kind = f"--{field.name}", _describe_type(field.type).replace("%", "%%")
         text = texts.get(field.name, "").replace("%", "%%")
-        text += f" ({kind}; default: %(default)s)"
+        default = yaml.safe_dump(_default(field), default_flow_style=True).split("\n")[0]
+        text += f" ({kind}; default: {default.replace('%', '%%')})"
         if field.name == "plugin":
             parser.add_argument(flag, action="append", metavar="FILE", help=PLUGIN_HELP)
         elif positional and field.name == positional[0]:
@@ -193,10 +175,8 @@ def _convert(value, kind):
     return msgspec.convert(value, kind, strict=False)
 
 
-def _describe_mismatch(name: str, value, kind, message: str) -> str:
-    """Return a line for a value of the wrong type; message: that of msgspec."""
-    if "out of range" in message:
-        return TOO_MANY_DIGITS
+def _describe_mismatch(name: str, value, kind) -> str:
+    """Return a line for a value of the wrong type."""
     if value is None:
         return f"{name} is null: pass a value, or leave it out"
     return f"{name} is {str(value)[:200]}: use {_describe_type(kind)}"
@@ -289,8 +269,6 @@ def _read_values(path: str) -> dict:
         problem = f"--config {path} cannot be read ({error.strerror}): use another file"
         raise InputError(problem) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        if CONVERSION_LIMIT in str(error):
-            raise InputError(TOO_MANY_DIGITS) from None
         reason = " ".join(str(error).split())
         raise InputError(f"--config {path} is not YAML ({reason}): fix the file") from None
     if not isinstance(values, dict):
@@ -345,9 +323,7 @@ def _value_problem(value, field: dataclasses.Field) -> str | None:
         limit = "below 2^63"
     else:
         return None
-    is_long = isinstance(value, int) and abs(value) > 10**100  # Python may refuse to print it
-    shown = "above 10^100" if is_long else value
-    return f"is {shown}: it must be {limit}"
+    return f"is {value}: it must be {limit}"
 
 
 def parse_lengths(text: str, block_size: int) -> list[int]:

@@ -43,7 +43,7 @@ from runtime.checkpoints import (
     named_step,
     write_checkpoint,
 )
-from runtime.files import PARTIAL, atomic, read_json_lines, remove_partial_files, writing
+from runtime.files import atomic, read_json_lines, writing
 from runtime.provenance import provenance
 from runtime.schema import Count, fields, find_mismatch
 
@@ -54,8 +54,6 @@ from errors import InputError
 
 CONFIG, LOG = "config.yaml", "log.jsonl"
 RECORD = fields({"kind": str, "step": Count, "loss?": float, "id?": str})  # of the log
-# Temporary files of a killed process.
-LEFTOVERS = rf"(checkpoint_\d+\.pt|config\.yaml|log\.jsonl){PARTIAL}"
 ALREADY = "{} already contains a run: pass --resume to continue it, or use another --out_dir"
 USE_THE_SAME = "use the same, or another --out_dir"
 
@@ -168,7 +166,8 @@ class Run:
         if not self.is_writer:
             return
         weakref.finalize(self, lock_folder(self.folder))
-        remove_partial_files(self.folder, LEFTOVERS)
+        for path in self.folder.glob("checkpoint_*.pt.*.partial"):  # of a killed training
+            path.unlink()
         records = self._truncate_log()
         ids = [record["id"] for record in records if "id" in record]
         run_id = ids[0] if ids else uuid.uuid4().hex[:8]
@@ -205,22 +204,12 @@ class Run:
         return records
 
     def log(self, kind: str, step: int, **values) -> None:
-        """Append a record to the log, and send its values to the logger, if there is one.
-
-        values: numbers, or lists with one number per layer.
-        """
+        """Append a record of numbers to the log, and send them to the logger, if there is one."""
         if not self.is_writer:
             return
         self._write(kind, step, **values)
-        if not self.logger:
-            return
-        flat = {}
-        for name, value in values.items():
-            if isinstance(value, list):
-                flat |= {f"{kind}/{name}/{layer}": number for layer, number in enumerate(value)}
-            else:
-                flat[f"{kind}/{name}"] = value
-        self.logger.log(flat, step)
+        if self.logger:
+            self.logger.log({f"{kind}/{name}": value for name, value in values.items()}, step)
 
     def log_sample(self, step: int, text: str) -> None:
         """Append a text that the model has written to the log, and send it to the logger."""

@@ -113,7 +113,7 @@ def mutate(value, data):
 
 def setting_names(config):
     """Return settings that may have any value; `compile` takes minutes, plugins are code."""
-    skipped = ("compile", "plugin", "wandb_project", "max_new_tokens", "interactive")
+    skipped = ("compile", "plugin", "wandb_project", "max_new_tokens")
     names = [field.name for field in dataclasses.fields(config)]
     return [name for name in names if name not in skipped]
 

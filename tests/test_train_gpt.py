@@ -195,15 +195,6 @@ def test_newest_checkpoints_are_kept(keep, train):
     assert checkpoints.checkpoint_path(run).name == "checkpoint_0000006.pt"
 
 
-def test_bias_statistics_are_logged(trained):
-    for pe, has_bias in (("cable", True), ("rope", False)):
-        for record in records_of(trained(pe), "val"):
-            assert ("slope" in record) == ("window" in record) == has_bias
-    last = records_of(trained("cable"), "val")[-1]
-    assert len(last["slope"]) == len(last["window"]) == 2
-    assert all(1 <= window <= 16 for window in last["window"])
-
-
 def test_init_from_starts_a_new_run_from_other_weights(trained, train, capsys):
     """At twice the length, with a learning rate of 0."""
     source = trained("cable")
@@ -361,7 +352,6 @@ def test_wandb_gets_the_values_of_the_log(train, monkeypatch):
     for kind in ("train", "val"):
         values = [(each["step"], each[f"{kind}/loss"]) for each in logged if f"{kind}/loss" in each]
         assert values == [(record["step"], record["loss"]) for record in records_of(run, kind)]
-    assert {"val/window/1", "val/slope/0", "biases"} <= set().union(*logged)
     assert sum("sample" in each for each in logged) == 2
     (shown,) = wandb.Html.call_args.args
     assert html.unescape(shown) == f"<pre>{records_of(run, 'sample')[-1]['text']}</pre>"
@@ -383,8 +373,6 @@ def test_tensorboard_gets_the_values_of_the_log(train):
             assert [event.step for event in found] == [record["step"] for record in records]
             values = [record[name] for record in records]
             np.testing.assert_allclose([event.value for event in found], values, rtol=1e-6)
-    assert len(events.Scalars("val/slope/1")) == 2
-    assert [image.step for image in events.Images("biases")] == [3, 6]
     perplexities = [event.value for event in events.Scalars("val/perplexity")]
     np.testing.assert_allclose(perplexities, np.exp(val_losses(run)), rtol=1e-6)
     texts = events.Tensors("sample/text_summary")
@@ -427,23 +415,6 @@ def test_missing_logger_is_refused(module, flags, problem, lines, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     (line,) = lines(*flags)
     assert line.startswith(f"error: {problem}") and "): pip install " in line
-
-
-def test_a_picture_that_fails_does_not_end_the_training(train, capsys, monkeypatch):
-    """Validations after steps 3 and 6: one note, and the same log as without a logger."""
-    pytest.importorskip("tensorboard")
-    calls = []
-
-    def fail(*arguments):
-        calls.append(arguments)
-        raise RuntimeError("no\nfont")
-
-    monkeypatch.setattr("reporting.plots.biases.picture", fail)
-    run = train("run", "--logger", "tensorboard")
-    assert [record["step"] for record in records_of(run, "val")] == [3, 6]
-    assert len(calls) == 1
-    note = "note: the logger gets no pictures, because drawing one failed (RuntimeError: no font)"
-    assert capsys.readouterr().out.splitlines().count(note) == 1
 
 
 def test_list_prints_all_encodings(capsys, tmp_path, unregistered):

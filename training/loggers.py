@@ -3,7 +3,6 @@
     logger = make_logger("tensorboard")
     logger.start(folder, run_id, config, step=-1)    # step: of the checkpoint to resume from
     logger.log({"train/loss": 2.5}, step=10)
-    logger.log_image("biases", image, step=10)       # (height, width, 3) uint8
     logger.log_text("sample", "Once upon", step=10)
     logger.finish()
 
@@ -12,8 +11,6 @@ A run keeps its own log in any case (runtime/run_folder.py).
 
 import html
 from pathlib import Path
-
-import numpy as np
 
 from errors import InputError
 
@@ -65,9 +62,6 @@ class WandbLogger:
     def log(self, values: dict[str, float], step: int) -> None:
         self.run.log({"step": step, **values})
 
-    def log_image(self, name: str, image: np.ndarray, step: int) -> None:
-        self.run.log({"step": step, name: self.wandb.Image(image)})
-
     def log_text(self, name: str, text: str, step: int) -> None:
         self.run.log({"step": step, name: self.wandb.Html(f"<pre>{html.escape(text)}</pre>")})
 
@@ -104,9 +98,6 @@ class TensorBoardLogger:
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
         self.writer.flush()  # the default is every two minutes, and not when the process ends
-
-    def log_image(self, name: str, image: np.ndarray, step: int) -> None:
-        self.writer.add_image(name, image, step, dataformats="HWC")
 
     def log_text(self, name: str, text: str, step: int) -> None:
         code = text.replace("\n", "\n    ")  # in Markdown

@@ -9,7 +9,6 @@ from runtime.distributed import Processes
 from runtime.run_folder import Run
 from runtime.schema import perplexity
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,8 +25,6 @@ class Step(NamedTuple):
     """
 
     losses: list[Tensor]
-    """of the micro-batches"""
-    window_indices: list[np.ndarray]
     """of the micro-batches"""
     norm: Tensor
     """of the gradient"""
@@ -71,26 +68,10 @@ class StepMetrics:
         row = int(is_finite.int().argmin())
         quantity = "gradient norm" if losses[row].isfinite() else "loss"
         steps_before = step - len(self.steps) + row
-        places = self._describe_nonfinite_windows(self.steps[row])
         raise InputError(
-            f"the {quantity} of step {steps_before + 1} is NaN or Inf{places}; "
+            f"the {quantity} of step {steps_before + 1} is NaN or Inf; "
             f"{run.describe_last_good(steps_before)}"
         )
-
-    def _describe_nonfinite_windows(self, step: Step) -> str:
-        """Return where in the data the micro-batches with a NaN or Inf loss are, for all ranks."""
-        indices = []
-        for window_indices, loss in zip(step.window_indices, step.losses, strict=True):
-            if not loss.isfinite():
-                indices += window_indices.tolist()
-        places = []
-        for rank_indices in self.processes.gather(indices):
-            for shard, token in map(self.windows.locate, rank_indices):
-                places.append(f"{self.windows.shards.paths[shard].name} at token {token}")
-        if not places:
-            return ""
-        ellipsis = " ..." if len(places) > 8 else ""
-        return f", in the micro-batch with {', '.join(places[:8])}{ellipsis}"
 
     def summarize(self, losses: Tensor, lr: float) -> dict:
         """Return the values of a log line, and start the next interval.
@@ -197,16 +178,11 @@ def step_columns(values: dict, steps_left: int) -> list[str]:
 
 
 def validation_columns(values: dict) -> list[str]:
-    """Return the columns of a console line from a validation's values and bias statistics."""
+    """Return the columns of a console line from the values of a validation."""
     loss = values["loss"]
     columns = [f"val loss {loss:.4f}", f"perplexity {perplexity(loss):.3f}"]
     if "accuracy" in values:
         columns.append(f"accuracy {values['accuracy']:.1%}")
-    if values.get("window"):
-        windows = " ".join(f"{window:.0f}" for window in values["window"])
-        columns.append(f"effective window by layer {windows}")
-    if "left_out" in values:
-        columns.append(f"{statistics.fmean(values['left_out']):.1%} of attention skipped")
     return columns
 
 

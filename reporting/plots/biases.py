@@ -17,7 +17,6 @@ Figures 4 and 8 to 15 of the CABLE paper, figure 8 of its version 1; --mean: its
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from runtime import cli, devices
 from runtime.files import atomic
@@ -34,10 +33,6 @@ from reporting import style
 from text_data.tokenizer import run_tokenizer
 
 MAX_LABELED_TOKENS = 40
-# Of the picture that a training run logs at each validation: small and fast to draw.
-PICTURE_TOKENS = 128
-PICTURE_HEADS = 8
-PICTURE_DPI = 60
 HEADS_PER_ROW = (4, 2)  # without labels of tokens, and with them
 POINTS_OF_LABELS = 360  # total height of the labels of a row of heads
 
@@ -137,24 +132,6 @@ def layer_matrices(model, tokens: Tensor, config: Config) -> tuple:
     if decay is not None:
         decay = decay.expand(1, heads, T)[0].float().cpu().numpy()
     return matrices.numpy(), decay, content
-
-
-def picture(model, tokens: Tensor) -> np.ndarray | None:
-    """Return a small picture of the biases in the last layer, for the loggers of a training run.
-
-    tokens: (1, T) int64, on the model's device. (height, width, 3) uint8; None for encodings that
-    add nothing to the logits.
-    """
-    encoding = model.posenc[-1]
-    if encoding.bias is None and encoding.logits_transform is None:
-        return None
-    matrices, _, content = layer_matrices(model, tokens[:, :PICTURE_TOKENS], Config())
-    title = f"{content}: {model.config.pe}, layer {len(model.h) - 1}"
-    figure = draw(matrices[:PICTURE_HEADS], None, None, title)
-    figure.set_dpi(PICTURE_DPI)
-    canvas: Any = figure.canvas  # FigureCanvasAgg, of style.new_figure
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 def plot(matrices, decay, labels: list[str] | None, title: str, file) -> None:

@@ -1,7 +1,5 @@
 """Biases, scores, decays and summaries against values computed by hand."""
 
-import math
-
 from runtime import loading
 
 import pytest
@@ -68,63 +66,12 @@ def test_scores_reproduce_attention(pe, model):
         assert_allclose(layer.bias()[0], logits - (q @ k.mT)[0] * 8**-0.5, atol=1e-5)
 
 
-def effective_window(slope, tokens):
-    """Return exp of the entropy of softmax(-slope * d), d < tokens."""
-    total = sum(math.exp(-slope * d) for d in range(tokens))
-    weights = [math.exp(-slope * d) / total for d in range(tokens)]
-    return math.exp(-sum(w * math.log(w) for w in weights))
-
-
-def test_summary_of_alibi(model):
-    """Two heads with slopes 1/16 and 1/256, and 16 tokens."""
-    summary = bias_statistics.summary(model("alibi"), torch.arange(32).view(2, 16))
-    windows = [effective_window(slope, 16) for slope in (1 / 16, 1 / 256)]
-    assert summary["slope"] == pytest.approx([(1 / 16 + 1 / 256) / 2] * 2)
-    assert summary["window"] == pytest.approx([sum(windows) / 2] * 2)
-
-
-def test_summary_is_float32_under_autocast(model):
-    """train_gpt.py calls it under autocast; the model's own sums are float32 there, too."""
-    fox, tokens = model("fox"), torch.arange(2000)[None] % 256
-    exact = bias_statistics.summary(fox, tokens)
-    with torch.autocast("cpu", torch.bfloat16):
-        summary = bias_statistics.summary(fox, tokens)
-    for name, values in summary.items():
-        assert_allclose(values, exact[name], rtol=0.02)
-
-
-def test_summary_of_a_sliding_window(model):
-    """Only the last 5 of 16 tokens count."""
-    summary = bias_statistics.summary(model("window:w=5+alibi"), torch.arange(32).view(2, 16))
-    windows = [effective_window(slope, 5) for slope in (1 / 16, 1 / 256)]
-    assert summary["window"] == pytest.approx([sum(windows) / 2] * 2)
-    assert summary["slope"] == pytest.approx([(1 / 16 + 1 / 256) / 2] * 2)
-
-
-def test_summary_depends_on_the_text(model):
-    cable = model("cable")
-    cable.posenc[0].step.bias.data += 5
-    summary = bias_statistics.summary(cable, torch.arange(16)[None])
-    assert summary["slope"][0] > 1 > summary["slope"][1]
-    assert summary["window"][0] < 3 < summary["window"][1] < 16
-    assert bias_statistics.summary(model("rope"), torch.arange(16)[None]) == {}
-
-
 def test_bias_and_decay_of_some_heads(model):
     layer = bias_statistics.layers(model("alibi:heads=1"), torch.tensor([[5, 6, 7]]))[0]
     bias = layer.bias()[0]
     assert_allclose(bias[0, 2], [-2 / 16, -1 / 16, 0])
     assert not bias[1].any()
     assert_allclose(layer.decay(), [[[0, 1, 1], [0, 0, 0]]])
-
-
-def test_summary_of_layers_that_differ(model):
-    """A layer without a bias attends to all tokens, or to those in its window."""
-    for pe, window in (("nope@1_alibi@1", 16), ("window:w=5@1_alibi@1", 5)):
-        summary = bias_statistics.summary(model(pe), torch.arange(32).view(2, 16))
-        windows = [effective_window(slope, 16) for slope in (1 / 16, 1 / 256)]
-        assert summary["slope"] == pytest.approx([0, (1 / 16 + 1 / 256) / 2])
-        assert summary["window"] == pytest.approx([window, sum(windows) / 2])
 
 
 def test_map_layers_removes_its_hooks_on_errors(model):

@@ -52,22 +52,6 @@ def test_imported_weights_have_no_data_and_no_seed(trained, tmp_path, monkeypatc
     assert titles[0].endswith("trained on unknown data at 16 tokens")
 
 
-def test_picture_is_small_and_says_what_it_shows(trained, monkeypatch):
-    titles = []
-    draw = biases.draw
-    monkeypatch.setattr(biases, "draw", lambda *a: titles.append(a[3]) or draw(*a))
-    for pe, has_picture in (("rope", False), ("cope", True), ("cable", True)):
-        model, _ = loading.load_model(trained(pe), torch.device("cpu"))
-        image = biases.picture(model, torch.arange(16)[None])
-        assert (image is not None) == has_picture
-    assert titles == [
-        "bias added to the attention scores: cope, layer 1",
-        "bias added to the attention scores: cable, layer 1",
-    ]
-    assert image.dtype == np.uint8 and image.shape[2] == 3 and image.size < 10**6
-    assert len(np.unique(image.reshape(-1, 3), axis=0)) > 50  # colors
-
-
 def test_dollar_signs_are_not_formulas(tmp_path):
     biases.plot(np.zeros((1, 3, 3)), None, ["a", "$$", "\\$ $"], "title", tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(PNG)

@@ -19,8 +19,6 @@ from in_process import digest
 
 import train_gpt
 from errors import InputError
-from text_data.data_loader import Sampler, Windows
-from text_data.shards import Shards
 
 # A step is 16 windows of 32 tokens: an epoch has 23 steps.
 FLAGS = [
@@ -382,19 +380,15 @@ def test_full_disk_stops_all_ranks(data_dir, tmp_path):
     }
 
 
-def test_nan_loss_stops_all_ranks_and_is_located(data_dir, tmp_path):
+def test_nan_loss_stops_all_ranks(data_dir, tmp_path):
     """The second micro-batch of rank 1 in step 7 gives NaN, found at the next log line, step 8."""
     run = tmp_path / "run"
     poison = at_step(7, 1, "torch.poison = 1") + POISON_A_LOSS
     output = error_lines(train(2, data_dir, run, code=poison))
     lines = [line for line in output if line.startswith("error: ")]
     assert len(lines) == 1  # printed once
-    windows = Windows(Shards(data_dir, "train"), 32)
-    seven_steps = Sampler(len(windows), seed=1).take(7 * 16)
-    indices = seven_steps[-4:]  # the last four windows of rank 1 in step 7
-    places = ", ".join(f"toy_train_000000.bin at token {32 * index}" for index in indices)
     assert lines[0] == (
-        f"error: the loss of step 7 is NaN or Inf, in the micro-batch with {places}; "
+        "error: the loss of step 7 is NaN or Inf; "
         "to continue from checkpoint_0000004.pt, pass --resume, a lower --lr and --override lr"
     )
     assert checkpoint_names(run) == ["checkpoint_0000004.pt"]

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 from runtime.distributed import Processes
 
-import numpy as np
 import pytest
 import torch
 
@@ -24,7 +23,7 @@ def log(step_metrics, *times, waits=(0.0, 0.0, 0.0)):
     """Return the values of a log line after steps that took these seconds."""
     for seconds, wait in zip(times, waits, strict=False):
         loss, norm = torch.tensor(1.0), torch.tensor(2.0)
-        step_metrics.steps.append(metrics.Step([loss], [np.arange(2)], norm, wait))
+        step_metrics.steps.append(metrics.Step([loss], norm, wait))
         step_metrics.seconds.append(seconds)
     return step_metrics.summarize(torch.ones(len(times)), lr=1.0)
 

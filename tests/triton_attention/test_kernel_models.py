@@ -1,7 +1,6 @@
 """Tests of models and programs with the triton attention path."""
 
 import json
-import re
 
 import pytest
 import torch
@@ -88,15 +87,10 @@ def test_model_compiles_to_one_graph(pe, causal):
         )
 
 
-def test_programs_log_the_skipped_fraction(data_dir, tmp_path, capsys, small_tiles):  # noqa: F811
-    """Training skips at a coarse tolerance; evaluation skips and matches the dense path."""
+def test_evaluation_records_the_skipped_fraction(data_dir, tmp_path, small_tiles):  # noqa: F811
+    """After a training with a coarse tolerance; the losses match those of the dense path."""
     flags = ["--data", str(data_dir), "--attention", "triton", "--skip_tolerance", "0.5"]
     train_gpt.main([*TRAIN_FLAGS, *flags, "--out_dir", str(tmp_path)])
-    assert re.search(r"val loss .* \d+\.\d% of attention skipped", capsys.readouterr().out)
-    logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    fractions = logged[-1]["left_out"]
-    assert len(fractions) == 2
-    assert all(0 < fraction < 1 for fraction in fractions)
     records = {}
     for path in ("triton", "dense"):
         flags = ["--lengths", "192", "--windows", "1", *DEVICE_FLAGS, "--attention", path]
