@@ -3,7 +3,6 @@
 initialize_from(model, "runs/rope", checkpoint, tokenizer)
 """
 
-import operator
 from pathlib import Path
 
 from runtime.loading import load_weights
@@ -74,71 +73,49 @@ def kept_names(weights: dict, old_pe: str, model: GPT) -> tuple[dict[str, str], 
     `yarn`), under the same name and with the same shape. Returns {name in the model: name in
     weights}, and the parts that are the same but have tables of another length.
     """
-    new_pe, state = model.config.pe, model.state_dict()
-    old_names: dict[tuple, str] = {
-        _locate(name, old_pe): name for name in filter(_is_encoding, weights)
-    }
     kept, misfits = {}, {}
-    for name in filter(_is_encoding, state):
-        layer, part, rest = _locate(name, new_pe)
-        old_parts, new_parts = _parts(old_pe, layer), _parts(new_pe, layer)
-        source = _pair_parts(old_parts, new_parts).get(part)
-        old_name = old_names.get((layer, source, rest))
-        if source is None or old_name is None:
+    unused = {name: _locate(name, old_pe) for name in filter(_is_encoding, weights)}
+    for name, value in model.state_dict().items():
+        if not _is_encoding(name):
             continue
-        if weights[old_name].shape == state[name].shape:
-            kept[name] = old_name
-        elif _parse_part(old_parts[source]) == _parse_part(new_parts[part]):
-            misfits[new_parts[part]] = None
+        layer, part, rest = _locate(name, model.config.pe)
+        for old_name, (old_layer, old_part, old_rest) in unused.items():
+            if (old_layer, old_rest) != (layer, rest) or not _are_related(old_part, part):
+                continue
+            if weights[old_name].shape == value.shape:
+                kept[name] = old_name
+                del unused[old_name]
+                break
+            if old_part == part:
+                misfits[part] = None
     return kept, list(misfits)
 
 
-def _parts(pe: str, layer: int) -> list[str]:
-    """Return the --pe strings of the parts of one layer's encoding."""
-    pattern = pe_spec.layer_specs(pe)
-    return pattern[layer % len(pattern)].split("+")
-
-
-def _pair_parts(old_parts: list[str], new_parts: list[str]) -> dict[int, int]:
-    """Return for each new part that has one the index of the old part to take weights from."""
-    sources = {}
-    for is_match in (operator.is_, _is_related):  # the same class is the better match
-        for n, new in enumerate(map(_parse_part, new_parts)):
-            for o, old in enumerate(map(_parse_part, old_parts)):
-                is_free = n not in sources and o not in sources.values()
-                if is_free and old and new and is_match(old[0], new[0]):
-                    sources[n] = o
-    return sources
-
-
-def _is_related(old: type, new: type) -> bool:
-    return issubclass(old, new) or issubclass(new, old)
-
-
-def _parse_part(part: str) -> tuple[type, dict] | None:
-    """Return class and options of one part of an encoding; None if its plugin is not loaded."""
+def _are_related(old_part: str, new_part: str) -> bool:
+    """Return whether the class of one part of an encoding is a base class of the other's."""
     try:
-        return next(iter(pe_spec.parse(part)))
-    except InputError:
-        return None
+        (old, _), (new, _) = (next(iter(pe_spec.parse(part))) for part in (old_part, new_part))
+    except InputError:  # a plugin is not loaded
+        return False
+    return issubclass(old, new) or issubclass(new, old)
 
 
 def _is_encoding(name: str) -> bool:
     return name.startswith("posenc.")
 
 
-def _locate(name: str, pe: str) -> tuple[int, int, str]:
-    """Return LAYER, PART, REST of the name posenc.LAYER.REST or posenc.LAYER.parts.PART.REST."""
+def _locate(name: str, pe: str) -> tuple[int, str, str]:
+    """Return layer, part of --pe and REST of posenc.LAYER.REST or posenc.LAYER.parts.N.REST."""
     _, layer, rest = name.split(".", 2)
-    if len(_parts(pe, int(layer))) == 1:
-        return int(layer), 0, rest
-    _, part, rest = rest.split(".", 2)
-    return int(layer), int(part), rest
+    pattern = pe_spec.layer_specs(pe)
+    parts = pattern[int(layer) % len(pattern)].split("+")
+    number = "0"
+    if len(parts) > 1:
+        _, number, rest = rest.split(".", 2)
+    return int(layer), parts[int(number)], rest
 
 
 def _labels(names, pe: str) -> list[str]:
     """Return "cable.step.weight" for each encoding parameter, once for all layers."""
-    labels = {}
-    for layer, part, rest in (_locate(name, pe) for name in filter(_is_encoding, names)):
-        labels[f"{_parts(pe, layer)[part].partition(':')[0]}.{rest}"] = None
-    return list(labels)
+    located = (_locate(name, pe) for name in names if _is_encoding(name))
+    return [*dict.fromkeys(f"{part.partition(':')[0]}.{rest}" for _, part, rest in located)]
