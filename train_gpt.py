@@ -45,9 +45,15 @@ SILENT_SECONDS = 5.0  # after which a line comes before the first one of log_eve
 
 
 def learning_rate(step: int, config: Config) -> float:
-    """Return the learning rate: linear warmup to lr, then cosine decay to min_lr at `steps`."""
+    """Return the learning rate: linear warmup to lr, then the decay to min_lr at `steps`.
+
+    Its schedule is cosine, or wsd: constant, then linear over the last `decay_fraction` of steps.
+    """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
+    if config.schedule == "wsd":
+        left = (config.steps - step) / max(1, config.decay_fraction * config.steps)
+        return config.min_lr + (config.lr - config.min_lr) * min(1.0, left)
     progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
     return config.min_lr + (config.lr - config.min_lr) * (1 + math.cos(math.pi * progress)) / 2
 
@@ -268,10 +274,10 @@ class Trainer:
         config, shards = self.config, self.train_windows.shards
         data = {"sha256": shards.sha256, "tokenizer": shards.tokenizer}
         logger = None
-        if config.logger_name != "none":
+        if config.logger != "none":
             from training import loggers
 
-            logger = loggers.make_logger(config.logger_name, config.wandb_project)
+            logger = loggers.make_logger(config.logger, config.wandb_project)
         values, keep = settings.recorded(config), config.keep_checkpoints
         is_writer = self.rank == 0
         files = shards.tokenizer_files

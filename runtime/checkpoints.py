@@ -90,7 +90,8 @@ MAY_BE_OVERRIDDEN = {
     *("weight_decay", "grad_clip", "mask_rate", "seed", "plugin"),
 }
 # Settings that older checkpoints do not have, with their values.
-LATER_SETTINGS = {"optimizer": "adamw", "block": "gpt2", "tied": True, "norm_eps": 1e-5}
+LATER_SETTINGS = {"schedule": "cosine", "decay_fraction": 0.2, "optimizer": "adamw"}
+LATER_SETTINGS |= {"block": "gpt2", "tied": True, "norm_eps": 1e-5}
 LATER_SETTINGS |= dict.fromkeys(("n_kv_head", "head_dim", "n_inner", "qk_norm", "qkv_bias"))
 
 

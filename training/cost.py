@@ -20,7 +20,7 @@ from text_data import recall_task
 from text_data.data_loader import masked_count
 from text_data.shards import Shards
 from training import attention_path, metrics, settings
-from training.optimizer import make_grad_scaler, make_optimizer
+from training.optimizer import block_matrices, make_grad_scaler, make_optimizer
 
 MFU = 0.4
 BYTES = 320  # padded vocabulary of prepare_text.py without flags, which writes Config.data
@@ -43,6 +43,7 @@ class Cost:
     targets: int
     """tokens of a sequence whose logits are computed"""
     flops_per_token: float
+    optimizer: str
 
     @property
     def flops(self) -> float:
@@ -50,8 +51,11 @@ class Cost:
 
     @property
     def checkpoint_gb(self) -> float:
-        """Weights and AdamW's two moments, 4 bytes each."""
-        return 12 * self.model.parameter_count() / 1e9
+        """Weights and AdamW's two moments, 4 bytes each; of Muon's matrices one moment."""
+        numbers = 3 * self.model.parameter_count()
+        if self.optimizer == "muon":
+            numbers -= sum(matrix.numel() for matrix in block_matrices(self.model))
+        return 4 * numbers / 1e9
 
 
 def estimate_cost(config, vocab_size: int | None = None) -> Cost:
@@ -81,7 +85,7 @@ def estimate_cost(config, vocab_size: int | None = None) -> Cost:
     }[config.objective]
     tokens = config.steps * config.tokens_per_step
     flops_per_token = model.flops_per_token(config.block_size, targets)
-    return Cost(model, epochs, notes, tokens, targets, flops_per_token)
+    return Cost(model, epochs, notes, tokens, targets, flops_per_token, config.optimizer)
 
 
 def describe_cost(config) -> str:
@@ -153,7 +157,7 @@ def measure_cpu(config, vocab_size: int) -> float | None:
     torch.manual_seed(0)
     model = GPT(shape)
     attention_path.choose_path(model, config, device)
-    optimizer = make_optimizer(model)
+    optimizer = make_optimizer(model, name=config.optimizer)
     scaler = make_grad_scaler(device, dtype)
     flops = shape.block_size * model.flops_per_token(shape.block_size)
     sequences = min(int(STEP_FLOPS // flops) + 1, config.sequences_per_step(1))

@@ -47,6 +47,46 @@ def adamw(
     return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)
 
 
+class MuonAndAdamW(torch.optim.Optimizer):
+    """Muon for the first parameter group, AdamW for the others; one state for both."""
+
+    def __init__(self, matrices: dict, others: list[dict], lr: float, betas: tuple[float, float]):
+        self.muon = torch.optim.Muon([matrices], lr=lr, adjust_lr_fn="match_rms_adamw")
+        self.adamw = torch.optim.AdamW(others, lr=lr, betas=betas, fused=True)
+        super().__init__([*self.muon.param_groups, *self.adamw.param_groups], {})
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        """Update all parameters. closure: not supported."""
+        muon, *adamw = self.param_groups
+        for optimizer, groups in ((self.muon, [muon]), (self.adamw, adamw)):
+            # Loading a checkpoint replaces groups and state.
+            optimizer.param_groups, optimizer.state = groups, self.state
+            optimizer.step()
+
+
+@register("muon")
+def muon(
+    model, lr: float, betas: tuple[float, float], weight_decay: float
+) -> torch.optim.Optimizer:
+    """Return Muon for the matrices of a GPT's blocks, AdamW for embeddings, vectors and encodings.
+
+    Muon's updates are scaled to the size of AdamW's (Liu et al. 2025, arXiv 2502.16982), so that
+    one rate and weight decay suit both; the betas are AdamW's.
+    """
+    matrices = block_matrices(model)
+    groups = model.parameter_groups(weight_decay)
+    for group in groups:
+        group["params"] = [x for x in group["params"] if x not in matrices]
+    blocks = {"params": [*matrices], "weight_decay": weight_decay}
+    return MuonAndAdamW(blocks, groups, lr, betas)
+
+
+def block_matrices(model) -> dict[torch.nn.Parameter, None]:
+    """Return the matrices that "muon" trains with a single moment: those of a GPT's blocks."""
+    return dict.fromkeys(parameter for parameter in model.h.parameters() if parameter.ndim == 2)
+
+
 def make_optimizer(
     model,
     lr: float = 6e-4,

@@ -121,9 +121,13 @@ class Config:
     min_lr: float = cli.limited(6e-5, 0)
     """final learning rate"""
     warmup_steps: int = cli.limited(750, 0)
-    """steps of linear warmup; cosine decay follows"""
+    """steps of linear warmup; the decay follows"""
+    schedule: Literal["cosine", "wsd"] = "cosine"
+    """decay of the learning rate: cosine; wsd: constant, then linear over the last steps"""
+    decay_fraction: float = cli.limited(0.2, 0, 1)
+    """wsd: fraction of the steps in which the learning rate decays"""
     optimizer: str = "adamw"
-    """name of the optimizer (training/optimizer.py)"""
+    """adamw; muon: for the blocks' matrices, AdamW for the rest (training/optimizer.py)"""
     beta1: float = 0.9
     """first beta of the optimizer"""
     beta2: float = 0.95
@@ -147,8 +151,8 @@ class Config:
     """steps between checkpoints"""
     keep_checkpoints: int = cli.limited(2, 1)
     """number of newest checkpoints to keep"""
-    logger: Literal["auto", "none", "wandb", "tensorboard"] = "auto"
-    """also log to Weights & Biases or TensorBoard; auto: to wandb if there is a wandb_project"""
+    logger: Literal["none", "wandb", "tensorboard"] = "none"
+    """also log to Weights & Biases or TensorBoard"""
     wandb_project: str | None = None
     """project of Weights & Biases; WANDB_MODE=offline keeps its log in out_dir"""
     # hardware
@@ -167,13 +171,6 @@ class Config:
         problems = check(self)
         if problems:
             raise InputError(*problems)
-
-    @property
-    def logger_name(self) -> str:
-        """The logger: none, wandb or tensorboard."""
-        if self.logger == "auto":
-            return "wandb" if self.wandb_project else "none"
-        return self.logger
 
     @property
     def causal(self) -> bool:
@@ -251,11 +248,6 @@ def recorded(config) -> dict:
 def notes(config, windows: Windows) -> list[str]:
     """Return a line for each setting that may not be intended, but is no error."""
     lines = []
-    if config.warmup_steps > config.steps > 0:
-        lines.append(
-            f"note: warmup_steps {config.warmup_steps} is above steps {config.steps}: "
-            "the learning rate never reaches lr"
-        )
     if (epochs := metrics.epochs(config, windows)) > MANY_EPOCHS:
         lines.append(
             f"note: the training passes over its data {epochs:.1f} times and may overfit: "

@@ -5,6 +5,7 @@ import shutil
 
 from runtime import checkpoints
 
+import numpy as np
 import pytest
 import torch
 from conftest import TINY, log_of
@@ -12,7 +13,8 @@ from in_process import digest
 from torch import nn
 
 import train_gpt
-from model import optimizer_step
+from model import GPT, GPTConfig, optimizer_step
+from training import cost
 from training import optimizer as optimizers
 from training.optimizer import make_grad_scaler, make_optimizer
 
@@ -108,8 +110,74 @@ def test_registered_optimizer_trains_and_resumes_bit_by_bit(
     assert log_of(parts)[-1]["loss"] == log_of(tmp_path / "whole")[-1]["loss"]
 
 
-def test_checkpoints_without_the_setting_are_of_adamw(trained):
+def newton_schulz(update):
+    """Muon's orthogonalization: five steps of a quintic (Jordan et al. 2024)."""
+    x = update / np.linalg.norm(update)
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
+    return x
+
+
+@pytest.mark.parametrize("block", ["gpt2", "llama"])
+def test_muon_orthogonalizes_matrices_of_blocks_and_trains_the_rest_by_adamw(block):
+    """Against NumPy in float64; PyTorch multiplies in bfloat16. First step, from zero moments."""
+    torch.manual_seed(1)
+    model = GPT(GPTConfig("quickstart", n_layer=1, n_head=2, n_embd=64, vocab_size=64, block=block))
+    lr, decay = 0.1, 0.5
+    optimizer = make_optimizer(model, lr, weight_decay=decay, name="muon")
+    matrices = {*model.h.parameters()} - {x for x in model.h.parameters() if x.ndim < 2}
+    assert {*optimizer.param_groups[0]["params"]} == matrices and len(matrices) >= 4
+    grouped = [x for group in optimizer.param_groups for x in group["params"]]
+    assert len(grouped) == len({*grouped}) == len([*model.parameters()])
+    before = {name: x.detach().double().numpy().copy() for name, x in model.named_parameters()}
+    for x in model.parameters():
+        x.grad = torch.randn_like(x)
+    grads = {name: x.grad.double().numpy().copy() for name, x in model.named_parameters()}
+    optimizer.step()
+    decaying = {*optimizer.param_groups[0]["params"], *optimizer.param_groups[1]["params"]}
+    for name, x in model.named_parameters():
+        old, grad = before[name] * (1 - lr * decay * (x in decaying)), grads[name]
+        step = grad / (np.abs(grad) + 1e-8)
+        if x in matrices:
+            # nesterov: of the gradient and its mean, 0.05 g
+            step = 0.2 * max(x.shape) ** 0.5 * newton_schulz(0.05 * grad + 0.95 * 0.05 * grad)
+        error = np.linalg.norm(x.detach().double().numpy() - (old - lr * step))
+        assert error < (0.03 if x in matrices else 1e-5) * np.linalg.norm(lr * step), name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_muon_with_a_wsd_schedule_resumes_bit_by_bit(dtype, data_dir, tmp_path):
+    flags = [*TINY, "--data", str(data_dir), "--keep_checkpoints", "3", "--pe", "cable"]
+    flags += ["--optimizer", "muon", "--schedule", "wsd", "--dtype", dtype, "--out_dir"]
+    train_gpt.main([*flags, str(tmp_path / "whole")])
+    parts = shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    for step in (4, 6):
+        (parts / f"checkpoint_{step:07}.pt").unlink()
+    train_gpt.main([*flags, str(parts), "--resume"])
+    whole, resumed = (checkpoints.load_checkpoint(tmp_path / run) for run in ("whole", "parts"))
+    for key in ("model", "optimizer", "sampler", "scaler"):
+        assert digest(whole[key]) == digest(resumed[key])
+    assert len(whole["optimizer"]["param_groups"]) == 3
+    settings = checkpoints.training_settings(whole)
+    assert (settings["optimizer"], settings["schedule"]) == ("muon", "wsd")
+    assert [record["loss"] for record in log_of(parts) if "loss" in record] == [
+        record["loss"] for record in log_of(tmp_path / "whole") if "loss" in record
+    ]
+
+
+def test_cost_of_muon_has_one_moment_of_matrices():
+    adamw, muon = (
+        cost.estimate_cost(train_gpt.Config(data="none", optimizer=name))
+        for name in ("adamw", "muon")
+    )
+    saved = 4 * 12 * 12 * 768 * 768  # bytes: 12 layers with 12 C^2 weights
+    assert adamw.checkpoint_gb - muon.checkpoint_gb == pytest.approx(saved / 1e9)
+
+
+def test_checkpoints_without_the_settings_have_the_defaults(trained):
     checkpoint = checkpoints.load_checkpoint(trained("nope"))
     settings = checkpoints.training_settings(checkpoint)
-    assert checkpoint["config"].pop("optimizer") == "adamw"
+    for name, value in (("optimizer", "adamw"), ("schedule", "cosine"), ("decay_fraction", 0.2)):
+        assert checkpoint["config"].pop(name) == value
     assert checkpoints.training_settings(checkpoint) == settings
