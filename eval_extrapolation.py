@@ -46,7 +46,6 @@ from typing import Literal, NamedTuple
 
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
-from runtime.distributed import Processes
 from runtime.schema import perplexity
 
 import numpy as np
@@ -55,7 +54,6 @@ from tqdm import tqdm
 
 from attention import SKIP_TOLERANCE
 from errors import InputError
-from evaluation.bias_statistics import Layer, layers
 from evaluation.runner import (
     RUNS_ARGUMENT,
     Plan,
@@ -357,7 +355,6 @@ def measure(
     by_offset: with --within_documents, as by_position, by the position in the longest window.
     by_position: mean losses of the bins of `width` positions, from position `first` of the window
     on; None for a bin without predictions.
-    left_out: with Triton, the fraction of the work that is skipped, by layer, on the first window.
     """
     windows = list_windows(plan, length)
     counts = np.array([window.counted for window in windows])
@@ -379,11 +376,6 @@ def measure(
     }
     if plan.config.within_documents:
         entry["by_offset"] = by_offset
-    skips_tiles = any(path.skips_tiles for path in model.attention_paths)
-    if skips_tiles and plan.config.cache_window is None:
-        inputs, _ = read_windows(plan.shards, [windows[0][:2]], windows[0].length)
-        with devices.autocast(device, dtype):
-            entry["left_out"] = layers(model, inputs.to(device), Layer.skipped_fraction)
     return entry
 
 
@@ -407,8 +399,7 @@ def sum_losses(
         per_batch = max(1, BATCH_TOKENS // shape[0])
         parts = np.array_split(numbers, -(-len(numbers) // per_batch))
         batches += [(*shape, part) for part in parts]
-    costs = [len(numbers) * inputs**2 for inputs, _, numbers in batches]
-    own = share(batches, costs, plan.processes)
+    own = batches[plan.processes.rank :: plan.processes.world_size]
     sums = np.zeros(len(windows))
     span = plan.protocol["span"] or length
     by_position, by_offset = np.zeros((2, length)), np.zeros((2, span))  # sums, counts
@@ -446,20 +437,6 @@ def add_losses(totals: np.ndarray, positions: np.ndarray, losses: np.ndarray) ->
     """Add losses to their sum and number by position, (2, positions)."""
     np.add.at(totals[0], positions, losses)
     np.add.at(totals[1], positions, 1)
-
-
-def share(items: list, costs: list[int], processes: Processes) -> list:
-    """Return the items of this rank, in order.
-
-    The item of the highest cost comes first; each is given to the rank with the lowest total.
-    """
-    totals, own = [0] * processes.world_size, []
-    for number in sorted(range(len(items)), key=costs.__getitem__, reverse=True):
-        rank = totals.index(min(totals))
-        totals[rank] += costs[number]
-        if rank == processes.rank:
-            own.append(number)
-    return [items[number] for number in sorted(own)]
 
 
 def read_batch(

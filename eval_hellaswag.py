@@ -10,7 +10,7 @@ length of the ending in characters. Text, tokenization and scores follow lm-eval
 although documents were in training.
 
 Each run gets a JSON record next to its checkpoints, eval_hellaswag_validation.json or
-eval_hellaswag_{FILE}.json. An interrupted evaluation resumes there.
+eval_hellaswag_{FILE}.json.
 """
 
 import hashlib
@@ -48,7 +48,6 @@ from text_data.tokenizer import run_tokenizer
 
 HUB: dict = {"path": "Rowan/hellaswag", "split": "validation"}
 COLUMNS = ("activity_label", "ctx_a", "ctx_b", "endings", "label")
-BLOCK = 256  # examples between two writes of the record
 
 Pair = tuple[list[int], list[int]]  # tokens of a context and of one ending
 
@@ -150,10 +149,11 @@ def evaluate(
     scores = processes.gather(scores)[0]
     if len(scores) >= len(chosen):
         print(f"{run} is already evaluated")
-    for start in tqdm(range(len(scores), len(chosen), BLOCK), Path(run).name, disable=None):
-        own = range(start, min(start + BLOCK, len(chosen)))[processes.rank :: processes.world_size]
-        found = [log_likelihoods(model, pairs[number], device, dtype) for number in own]
-        scores += interleave(processes.gather(found))
+    else:
+        own = range(len(chosen))[processes.rank :: processes.world_size]
+        with_progress = tqdm(own, Path(run).name, unit="example", disable=None)
+        found = [log_likelihoods(model, pairs[number], device, dtype) for number in with_progress]
+        scores = interleave(processes.gather(found))
         if processes.rank == 0:
             record = header | accuracies(scores, chosen) | {"log_likelihoods": scores}
             runner.write_record(run, path, {**record, "provenance": provenance(device)})

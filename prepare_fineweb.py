@@ -20,11 +20,11 @@ With a higher --shards, or without it, shards are added to the existing ones.
 
 import functools
 import hashlib
-import itertools
 import math
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +44,6 @@ SHARD_NAME = re.compile(r".+_(?P<split>train|val)_(?P<index>\d+)\.bin")
 # punctuation, numbers. These have 4.1 to 5.2 characters on average in English books, encyclopedias
 # and technical documents.
 CHARACTERS_PER_TOKEN = 6
-NEEDED_CHARACTERS = 10_000_000  # of text after the split val, at most, to train a tokenizer on
 
 
 @dataclass
@@ -109,7 +108,7 @@ def tokenize_rows(config: Config) -> None:
         config,
         config.out_dir,
         {**source, "text_column": config.text_column},
-        lambda: texts_after_val(lambda: (text for _, text in read_rows()), config.shard_tokens),
+        lambda: texts_after_val((text for _, text in read_rows()), config.shard_tokens),
         data_set,
     )
     writer = preparation.writer("val", later_split="train", max_shards=config.shards)
@@ -123,26 +122,15 @@ def tokenize_rows(config: Config) -> None:
     preparation.write(documents, "pass more text or a smaller --shard_tokens")
 
 
-def texts_after_val(read_texts, shard_tokens: int):
+def texts_after_val(texts: Iterator[str], shard_tokens: int) -> Iterator[str]:
     """Return the texts after the split `val`, the first shard, to train a tokenizer on.
 
-    read_texts: a function that returns all texts in their order. Where `val` ends depends on the
-    tokenizer, so the texts are skipped that start within the first CHARACTERS_PER_TOKEN *
-    shard_tokens characters. If too little text is left, all of it is returned.
+    Where `val` ends depends on the tokenizer, so the texts are skipped that start within the first
+    CHARACTERS_PER_TOKEN * shard_tokens characters.
     """
-    to_skip = CHARACTERS_PER_TOKEN * shard_tokens
-    needed = min(to_skip, NEEDED_CHARACTERS)
-    texts = iter(read_texts())
-    for _ in first_characters(texts, to_skip):
+    for _ in first_characters(texts, CHARACTERS_PER_TOKEN * shard_tokens):
         pass
-    start = list(first_characters(texts, needed))
-    if sum(map(len, start)) >= needed:
-        return itertools.chain(start, texts)
-    print(
-        f"note: fewer than {needed:,} characters follow the first {to_skip:,}, which may be in the "
-        "split val: the tokenizer is trained on the whole text, val included"
-    )
-    return read_texts()
+    return texts
 
 
 def download_shards(config: Config) -> None:

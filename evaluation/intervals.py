@@ -32,8 +32,6 @@ import numpy as np
 DRAWS = 10_000
 MAX_SEGMENTS = 32
 NORMAL_QUANTILE = statistics.NormalDist().inv_cdf(0.975)
-# 97.5% quantiles of Student's t for 1, 2, ... degrees of freedom.
-T_QUANTILES = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
 
 
 @dataclass(frozen=True)
@@ -70,23 +68,12 @@ class Interval:
         return Interval(function(self.estimate), low, high, self.seeds, self.paired)
 
 
+@lru_cache
 def t_quantile(degrees: int) -> float:
-    """Return the 97.5% quantile of Student's t, with a relative error below 1e-4.
+    """Return the 97.5% quantile of Student's t for at least one degree of freedom."""
+    from scipy import special
 
-    Raises ValueError for fewer than one degree of freedom.
-    """
-    if degrees < 1:
-        raise ValueError(f"degrees of freedom are {degrees}: they must be at least 1")
-    if degrees <= len(T_QUANTILES):
-        return T_QUANTILES[degrees - 1]
-    z = NORMAL_QUANTILE  # expansion in 1 / degrees: Abramowitz and Stegun, 26.7.5
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return sum(term / degrees**power for power, term in enumerate(terms))
+    return float(special.stdtrit(degrees, 0.975))
 
 
 def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) -> Interval:

@@ -6,7 +6,6 @@ import re
 import shutil
 
 from runtime import checkpoints, files, loading
-from runtime.distributed import Processes
 
 import numpy as np
 import pytest
@@ -587,13 +586,3 @@ def test_a_record_of_another_text_is_not_replaced(refused, run):
     lines = refused(eval_extrapolation.main, folder, *flags)
     assert f"{path} is a record of another text: rename it" in lines[0]
     assert path.read_text() == other
-
-
-@pytest.mark.parametrize("costs, heaviest", [([9, 1, 1, 1, 6], 9), ([4, 4, 4, 1, 1], 8), ([], 0)])
-def test_ranks_share_the_work_by_its_cost(costs, heaviest):
-    """Every batch is computed once. In turns, rank 0 would have 16, 9 and 0."""
-    items = [*enumerate(costs)]
-    parts = [eval_extrapolation.share(items, costs, Processes(rank, 0, 2)) for rank in range(2)]
-    assert sorted(parts[0] + parts[1]) == items
-    assert all(part == sorted(part) for part in parts)
-    assert max(sum(cost for _, cost in part) for part in parts) == heaviest

@@ -72,7 +72,7 @@ def find_files(
             excluded = exclude and path.resolve().is_relative_to(exclude.resolve())
             if hidden or excluded or not path.is_file():
                 continue
-            if reason := "empty" if _is_empty(path) else skip_reason(path):
+            if reason := skip_reason(path) if path.stat().st_size else "empty":
                 skipped[path] = reason
             else:
                 files.add(path)
@@ -85,18 +85,6 @@ def find_files(
     if not files:
         raise InputError(f"{' '.join(sources)}: no {kinds} files found: pass another source")
     return sorted(files)
-
-
-def _is_empty(path: Path) -> bool:
-    """Return whether a file has 0 bytes, or is a parquet file without rows."""
-    if path.suffix.lower() != ".parquet" or not path.stat().st_size:
-        return not path.stat().st_size
-    import pyarrow.parquet
-
-    try:
-        return not pyarrow.parquet.read_metadata(path).num_rows
-    except (pyarrow.ArrowException, OSError):
-        return False  # reported when it is read
 
 
 def fingerprint(files: list[Path]) -> str:
