@@ -33,7 +33,6 @@ from reporting.tables import (
     length_table,
     speed_table,
     time_table,
-    trained_recall_table,
 )
 
 # What one row of each benchmark of bench.py measures.
@@ -151,27 +150,6 @@ def describe_protocol(record: dict) -> str:
     return words
 
 
-def _tokens_per_length(records: list[dict]) -> str:
-    """Return how many tokens are predicted: "9 tokens per length" or "... (8 at 1,024)".
-
-    Records of decoders that drop the ends of texts differ between lengths. The masked tokens of
-    encoders differ because of rounding.
-    """
-    counts = _predictions(records)
-    numbers = sorted(counts.values()) or [0]
-    if "objective" in records[0] and numbers[0] < numbers[-1]:
-        return f"{numbers[0]:,} to {numbers[-1]:,} tokens per length"
-    usual = statistics.mode(numbers[::-1])
-    others = [f"{count:,} at {n:,}" for n, count in sorted(counts.items()) if count != usual]
-    return f"{usual:,} tokens per length" + (f" ({', '.join(others)})" if others else "")
-
-
-def _predictions(records: list[dict]) -> dict[int, int]:
-    """Return the number of predictions at each length: equal for all records of a table."""
-    items = [item for record in records for item in record["lengths"].items()]
-    return {int(length): entry["tokens"] for length, entry in items if entry}
-
-
 def _perplexity_caption(records: list[dict]) -> str:
     entries = entries_of(records)
     errors = [entry["loss_se"] for entry in entries if entry["loss_se"]]
@@ -179,12 +157,13 @@ def _perplexity_caption(records: list[dict]) -> str:
     if 0 < len(errors) < len(entries):
         error += ", unknown for a single window"
     trained_at = sorted({record["block_size"] for record in records})
-    notes = _seed_notes(records)
+    tokens = sorted({entry["tokens"] for entry in entries}) or [0]
     return (
         f"Perplexity on {_data(records[0])}; models trained with "
         f"{' and '.join(f'{length:,}' for length in trained_at)} tokens of context. "
-        f"Protocol: {describe_protocol(records[0])}, {_tokens_per_length(records)}; "
-        f"standard error over windows {error}.{notes}"
+        f"Protocol: {describe_protocol(records[0])}, "
+        f"{' to '.join(f'{n:,}' for n in dict.fromkeys((tokens[0], tokens[-1])))} tokens per "
+        f"length; standard error over windows {error}.{_seed_note(records)}"
     )
 
 
@@ -204,7 +183,7 @@ def _trained_recall_caption(records: list[dict]) -> str:
 
 
 def _caption(template: str, error: str, records: list[dict]) -> str:
-    """Return a description of records with notes on seeds.
+    """Return a description of records with a note on seeds.
 
     template: names in braces are fields of the protocol and of the data; {text}: the data set in
     words; {trained_at}: the training length; {error}: the largest value of the field `error`.
@@ -216,7 +195,7 @@ def _caption(template: str, error: str, records: list[dict]) -> str:
         "error": max((entry[error] for entry in entries_of(records)), default=0),
     }
     values |= first["data"] | (first.get("protocol") or {})
-    return template.format(**values) + _seed_notes(records)
+    return template.format(**values) + _seed_note(records)
 
 
 def _accuracy_caption(records: list[dict]) -> str:
@@ -245,19 +224,10 @@ def entries_of(records: list[dict]) -> list[dict]:
     return [entry for record in records for entry in record["lengths"].values() if entry]
 
 
-def _seed_notes(records: list[dict]) -> str:
-    """Return sentences on ± and on lengths at which a column lacks some seeds, if there are any."""
-    has_deviations, missing = False, set()
-    for column in make_columns(records, key=""):
-        lengths = [set(record["lengths"]) for record in column.records]
-        missing |= set.union(*lengths) - set.intersection(*lengths)
-        if len(lengths) > 1:
-            counts = [len(column.entries_by_seed(length)) for length in column.lengths()]
-            has_deviations |= len(lengths) in counts
-    notes = " Mean ± standard deviation over seeds." if has_deviations else ""
-    if missing:
-        notes += f" Not all seeds were evaluated at {', '.join(sorted(missing, key=int))} (—)."
-    return notes
+def _seed_note(records: list[dict]) -> str:
+    """Return a sentence on ±, if a column has several seeds."""
+    has_seeds = any(len(column.records) > 1 for column in make_columns(records, key=""))
+    return " Mean ± standard deviation over seeds." if has_seeds else ""
 
 
 def _speed_caption(benchmark: str, result: dict) -> str:
@@ -367,7 +337,7 @@ TRAINED_RECALL = Metric(
     stem="trained_recall",
     key="accuracy",
     schema=record_schema.TRAINED_RECALL,
-    table=trained_recall_table,
+    table=partial(length_table, x_name="distance", best=max),
     describe=_trained_recall_caption,
     plots={"trained_recall": partial(by_length, y_label="accuracy (percent)", **BY_DISTANCE)},
 )

@@ -29,19 +29,16 @@ def length_table(
     x_name: str,
     best: Callable | None,
     marks: Marks | None = None,
-    first_row: list[str] | None = None,
 ) -> Table:
     """Return a table with one row per length: mean ± standard deviation over seeds.
 
     A wide table is transposed, shows the largest deviation, and omits lengths that are near others.
     x_name: what the lengths are, "context" or "distance". best: min or max, picks the value of a
     row that is printed in bold, with all that print alike; None: no bold. marks: printed after
-    the values. first_row: a name and a text for each column, between header and lengths.
+    the values.
     """
     lengths = all_lengths(columns)
     cells = [[x_name, *(column.label for column in columns)]]
-    if first_row:
-        cells.append(first_row)
     plain = [[x_name], *([length] for length in lengths)]
     is_wide = len(cells[0]) > MAX_COLUMNS
     shown = _spread(lengths, MAX_COLUMNS - 2) if is_wide else lengths
@@ -84,15 +81,6 @@ def _merge_deviations(cells: list[list[str]], columns: list[Column], lengths: li
     for row, last in zip(cells, ["± at most", *largest], strict=True):
         row[1:] = [re.sub(r" ± [\d.]+", "", cell) for cell in row[1:]]
         row.append(last)
-
-
-def trained_recall_table(columns: list[Column], marks: Marks | None = None) -> Table:
-    """Return the table of accuracies, with the steps to 95% of each seed in the first row."""
-    row = ["steps to 95%"]
-    for column in columns:
-        steps = [record["steps_to_95"] for record in column.records]
-        row.append(", ".join(MISSING if step is None else f"{step:,}" for step in steps))
-    return length_table(columns, "distance", max, marks, row)
 
 
 def seed_marks(columns: list[Column], reference: str) -> Marks:
