@@ -64,6 +64,7 @@ class Encoding(nn.Module):
         zeros if there is none; q: (B, H, T, D) and k: (B, H, S, D), after `rotate`; d: (T, S)
         int64; mask: (T, S) bool, True where a query attends to a key; others must not affect the
         result. No fused kernel provides full rows.
+    start_at_zero_() makes the bias nearly 0, with gradients, for a trained model that gets it.
     sink() -> (H,), a logit in each row's softmax that belongs to no token: weights sum to less
         than 1.
     """
@@ -205,6 +206,11 @@ class Cable(WeightedDecay):
         s = self.cumulative_sum(-F.relu(step), previous)
         return (s, F.softplus(g).mT.contiguous()), (s,)
 
+    @torch.no_grad()
+    def start_at_zero_(self):
+        self.step.weight.zero_()
+        self.step.bias.fill_(1e-9)  # at 0, ReLU would have no gradient
+
 
 class CableNW(WeightedDecay):
     """S_i - S_j, S = cumsum(-ReLU(x w_c)): CABLE without the weights g.
@@ -246,6 +252,7 @@ class LogDecay(WeightedDecay):
     """Base class of biases -log(b^2 + 1), b a WeightedDecay bias: a slower decay."""
 
     factors: None = None
+    start_at_zero_: None = None  # there, the slope of the logarithm is 0
     triton_kind = "log-decay"
 
     def bias(self, q_features, k_features, h):
@@ -499,14 +506,9 @@ def frequencies(width: int, base: float, device: torch.device) -> Tensor:
     return base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
 
 
-def angles(pos: Tensor, width: int) -> Tensor:
-    """Return pos / 10000^(2n/width), n < width/2, (..., width/2), in float64 for far positions."""
-    return pos.double()[..., None] * frequencies(width, 10_000, pos.device)
-
-
 def sinusoids(pos: Tensor, width: int) -> Tensor:
     """Return [sin, cos](pos / 10000^(2n/width)), n < width/2: (..., width) float64."""
-    angle = angles(pos, width)
+    angle = pos.double()[..., None] * frequencies(width, 10_000, pos.device)
     return torch.cat([angle.sin(), angle.cos()], -1)
 
 

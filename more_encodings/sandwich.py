@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from posenc import ALiBi, DistanceBias, angles
+from posenc import ALiBi, DistanceBias, frequencies
 
 
 class Sandwich(DistanceBias):
@@ -23,8 +23,8 @@ class Sandwich(DistanceBias):
         self.register_buffer("h", compression_ratios(heads), persistent=False)
 
     def distance_bias(self, d, h):
-        cosines = angles(d, self.dimension).cos()
-        return ((cosines - 1).sum(-1) / self.h[h]).to(d.dtype)
+        angles = d.double()[..., None] * frequencies(self.dimension, 10_000, d.device)
+        return ((angles.cos() - 1).sum(-1) / self.h[h]).to(d.dtype)
 
 
 class SandwichSmoothed(Sandwich):

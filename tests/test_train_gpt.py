@@ -292,6 +292,34 @@ def test_another_encoding_keeps_what_both_have(
             assert torch.equal(value, fresh[name])
 
 
+@pytest.mark.parametrize(
+    "source, pe, difference",
+    [
+        ("rope", "rope+cable", 1e-5),
+        ("rope", "cable:heads=1+rope", 1e-5),
+        ("nope", "cable", 1e-5),
+        ("rope", "rope+alibi", None),
+        ("rope", "rope+k-cable", None),
+        ("rope", "cable", None),  # RoPE is dropped
+    ],
+)
+def test_added_cable_starts_at_zero(source, pe, difference, trained, train, capsys):
+    """And learns: the gradients of its steps are not zero."""
+    run = train("run", "--pe", pe, "--init_from", trained(source), "--steps", 0)
+    note = "note: not at zero at the start, so the logits differ:" in capsys.readouterr().out
+    assert note == (pe in ("rope+alibi", "rope+k-cable"))
+    old, new = (loading.load_model(x, torch.device("cpu"))[0] for x in (trained(source), run))
+    tokens = torch.randint(257, (2, 16), generator=torch.manual_seed(0))
+    distance = (old(tokens) - new(tokens)).abs().max()
+    if difference is None:
+        assert distance > 1e-4
+        return
+    assert distance < difference
+    new(tokens, tokens.roll(-1, 1)).backward()
+    steps = [x.grad for name, x in new.named_parameters() if name.endswith("step.weight")]
+    assert len(steps) == 2 and all(grad.abs().min() > 0 for grad in steps)
+
+
 def test_init_from_provides_what_is_not_given(trained, data_dir, tmp_path):
     """Network, block_size, encoding, objective and data; flags and --config replace them."""
     source = str(trained("rope+cable"))

@@ -18,8 +18,9 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
 
     checkpoint: that run's content; tokenizer: of the new run's data. The network must be the same.
     Parameters that both encodings have are kept, see `kept_names`; new ones keep their initial
-    values. Prints what was kept, initialized and dropped if the encodings differ. Raises InputError
-    if the network or the tokenizer differs, or if a table belongs to another training length.
+    values. Parts that are added to those of the run start at zero if they can. Prints what was
+    kept, initialized and dropped if the encodings differ. Raises InputError if the network or the
+    tokenizer differs, or if a table belongs to another training length.
     """
     old, new = checkpoint["gpt"], model.config
     problems = []
@@ -46,6 +47,7 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
             )
     if problems:
         raise InputError(*(f"--init_from: {problem}" for problem in problems))
+    unchanged = _start_added_parts_at_zero(model, old["pe"])
     state = model.state_dict()
     merged = {name: value for name, value in weights.items() if not _is_encoding(name)}
     for name in filter(_is_encoding, state):
@@ -63,6 +65,29 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     ):
         if labels:
             print(f"encoding parameters {verb}: {', '.join(labels)}")
+    if unchanged:
+        print(f"note: not at zero at the start, so the logits differ: {', '.join(unchanged)}")
+
+
+def _start_added_parts_at_zero(model: GPT, old_pe: str) -> list[str]:
+    """Let what an encoding adds to all parts of the old one start at zero; return what cannot."""
+    unchanged = {}
+    for layer, encoding in enumerate(model.posenc):
+        old_parts, new_parts = _parts(old_pe, layer), _parts(model.config.pe, layer)
+        sources = _pair_parts(old_parts, new_parts)
+        if len(sources) < len([part for part in old_parts if part != "nope"]):
+            continue  # a part is replaced
+        modules = [part for part, *_ in encoding.split((), ())]
+        for index, (name, module) in enumerate(zip(new_parts, modules, strict=True)):
+            if index in sources or name == "nope":
+                continue
+            hooks = [getattr(part, "start_at_zero_", None) for part in module.modules()]
+            hooks = [hook for hook in hooks if hook]
+            if not hooks:
+                unchanged[name] = None
+            for hook in hooks:
+                hook()
+    return list(unchanged)
 
 
 def kept_names(weights: dict, old_pe: str, model: GPT) -> tuple[dict[str, str], list[str]]:
