@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import attention
@@ -74,8 +75,8 @@ def nanogpt_folder() -> Path | None:
 def make_transformers_model(config: GPTConfig, positions: int) -> Any:
     """Return a decoder of transformers of the same size with random weights, for generation.
 
-    positions: the longest text in tokens. `rope` is a GPT-NeoX that rotates whole heads, all other
-    encodings are compared with GPT-2.
+    positions: the longest text in tokens. The llama block is a Llama. Of others, `rope` is a
+    GPT-NeoX that rotates whole heads, and all other encodings are compared with GPT-2.
     """
     import transformers
 
@@ -89,6 +90,11 @@ def make_transformers_model(config: GPTConfig, positions: int) -> Any:
         "bos_token_id": None,
         "eos_token_id": None,
     }
+    if config.block == "llama":
+        shape |= {"intermediate_size": config.n_inner, "num_key_value_heads": config.n_kv_head}
+        return transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(tie_word_embeddings=True, **shape)
+        )
     if config.pe != "rope":
         return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape))
     rotation = {"rope_type": "default", "rope_theta": 10_000, "partial_rotary_factor": 1.0}
@@ -142,6 +148,18 @@ class AuthorsCable(OtherNetwork):
         from Cable import Cable  # pyright: ignore[reportMissingImports]
 
         super().__init__(config, Cable(config))
+
+
+class TransformersLlama(OtherNetwork):
+    """transformers' Llama of the shape of the llama block, without QK-norm."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__(config, make_transformers_model(config, config.block_size))
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy of tokens and targets, (B, block_size) int64 each."""
+        logits = self.network(tokens, use_cache=False).logits.float()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 class NanoGPT(OtherNetwork):

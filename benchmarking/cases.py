@@ -45,7 +45,7 @@ def train_case_of(
     setting: Setting, make: Callable[[GPTConfig], baselines.OtherNetwork]
 ) -> BenchmarkCase:
     """Return the case of the optimizer steps of a round, of other authors' network."""
-    config = GPTConfig(size=setting.model, block_size=setting.context)
+    config = GPTConfig(size=setting.model, block_size=setting.context, **setting.shape)
     return train_case(setting, make(config).to(setting.device))
 
 

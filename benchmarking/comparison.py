@@ -6,6 +6,7 @@ What is not available is skipped. Every pair is interleaved with a product of tw
 whose speed is the measured peak of the device.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 
@@ -37,6 +38,16 @@ def train_forgetting(setting: Setting) -> Pair:
     paths = "auto", baselines.EAGER_PATH
     ours, theirs = (setting.build_model("fox", setting.context, path) for path in paths)
     return train_case(setting, ours), train_case(setting, theirs)
+
+
+def with_llama_block(build: Callable[..., Pair], *arguments) -> Callable[[Setting], Pair]:
+    """Return a function like `build(*arguments, setting)`, with the llama block."""
+
+    def build_llama(setting: Setting) -> Pair:
+        shape = {**setting.shape, "block": "llama", "qk_norm": False}
+        return build(*arguments, dataclasses.replace(setting, shape=shape))
+
+    return build_llama
 
 
 def generate(pe: str, setting: Setting) -> Pair:
@@ -97,10 +108,13 @@ def evaluate(pe: str, setting: Setting) -> Pair:
 # Rows: what is compared, the encoding, with what, and the function that returns the pair.
 NANOGPT = functools.partial(train, "learnable", baselines.NanoGPT)
 CABLE = functools.partial(train, "cable-v1", baselines.AuthorsCable)
+LLAMA = with_llama_block(train, "rope", baselines.TransformersLlama)
 ROWS: list[tuple[str, str, str, Callable[[Setting], Pair]]] = [
     ("training step", "learnable", "nanoGPT", NANOGPT),
     ("training step", "cable-v1", "CABLE authors", CABLE),
     ("training step", "fox", "Forgetting Transformer, eager", train_forgetting),
+    ("training step", "rope, llama block", "transformers", LLAMA),
+    ("generation", "rope, llama block", "transformers", with_llama_block(generate, "rope")),
     *(
         ("generation", pe, "transformers", functools.partial(generate, pe))
         for pe in ("learnable", "rope", "cable")

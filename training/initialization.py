@@ -73,13 +73,13 @@ def _start_added_parts_at_zero(model: GPT, old_pe: str) -> list[str]:
     """Let what an encoding adds to all parts of the old one start at zero; return what cannot."""
     unchanged = {}
     for layer, encoding in enumerate(model.posenc):
-        old_parts, new_parts = _parts(old_pe, layer), _parts(model.config.pe, layer)
-        sources = _pair_parts(old_parts, new_parts)
-        if len(sources) < len([part for part in old_parts if part != "nope"]):
+        new_parts = _parts(model.config.pe, layer)
+        old_parts = [part for part in _parts(old_pe, layer) if part != "nope"]
+        if not all(any(_are_related(old, new) for new in new_parts) for old in old_parts):
             continue  # a part is replaced
         modules = [part for part, *_ in encoding.split((), ())]
-        for index, (name, module) in enumerate(zip(new_parts, modules, strict=True)):
-            if index in sources or name == "nope":
+        for name, module in zip(new_parts, modules, strict=True):
+            if name == "nope" or any(_are_related(old, name) for old in old_parts):
                 continue
             hooks = [getattr(part, "start_at_zero_", None) for part in module.modules()]
             hooks = [hook for hook in hooks if hook]
@@ -132,12 +132,17 @@ def _is_encoding(name: str) -> bool:
 def _locate(name: str, pe: str) -> tuple[int, str, str]:
     """Return layer, part of --pe and REST of posenc.LAYER.REST or posenc.LAYER.parts.N.REST."""
     _, layer, rest = name.split(".", 2)
-    pattern = pe_spec.layer_specs(pe)
-    parts = pattern[int(layer) % len(pattern)].split("+")
+    parts = _parts(pe, int(layer))
     number = "0"
     if len(parts) > 1:
         _, number, rest = rest.split(".", 2)
     return int(layer), parts[int(number)], rest
+
+
+def _parts(pe: str, layer: int) -> list[str]:
+    """Return the --pe strings of the parts of one layer's encoding."""
+    pattern = pe_spec.layer_specs(pe)
+    return pattern[layer % len(pattern)].split("+")
 
 
 def _labels(names, pe: str) -> list[str]:

@@ -24,9 +24,11 @@ from . import harness
 from .cases import CASES
 from .harness import Workspace
 
+PROGRAM = "PYTHONPATH=tests python -m tests.faults"
+
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="PYTHONPATH=tests python -m tests.faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
     parser.add_argument("--minutes", type=float, default=10, help="time to spend")
     parser.add_argument("--rounds", type=int, help="try each case this often, in any time")
     parser.add_argument("--seed", type=int, help="seed of all faults; default: a random one")
@@ -59,7 +61,7 @@ def main(argv=None) -> int:
     text = table(tried, lost)
     print(text)
     for name, number, reason in lost:
-        command = f"PYTHONPATH=tests python -m tests.faults --seed {seed} --only '{name}' --trial {number}"
+        command = f"{PROGRAM} --seed {seed} --only '{name}' --trial {number}"
         print(f"lost: {reason}\n    {command}")
     if arguments.out:
         origin = provenance(torch.device("cpu"))
