@@ -108,13 +108,12 @@ class Config(TextEvaluationConfig):
     """number of tokens that each token attends to, itself included, as with a KV cache of this
     size; null: all"""
 
-    def problems(self) -> list[str]:
-        problems = super().problems()
+    def __post_init__(self):
+        super().__post_init__()
         if self.stride and self.protocol != "segments":
-            problems.append("--stride applies to the protocol segments only: remove it")
+            raise InputError("--stride applies to the protocol segments only: remove it")
         if self.stride and self.within_documents:
-            problems.append("--stride reads text before a window: remove it or --within_documents")
-        return problems
+            raise InputError("--stride reads text before a window: remove it or --within_documents")
 
 
 class Region(NamedTuple):

@@ -253,25 +253,13 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Interval:
 
     x: at least two different values. No interval for fewer than three points.
     """
-    gradient, squares, variance = _fit_line(x, y)
-    return _line_interval(gradient, variance / squares, len(x))
+    from scipy import stats
 
-
-def _fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
-    """Return the least-squares slope, the sum of squares of x, and the variance of residuals."""
-    deviations = np.asarray(x, float) - np.mean(x)
-    squares = float(deviations @ deviations)
-    gradient = float(deviations @ np.asarray(y, float)) / squares
-    residuals = np.asarray(y, float) - np.mean(y) - gradient * deviations
-    return gradient, squares, float(residuals @ residuals) / max(1, len(x) - 2)
-
-
-def _line_interval(estimate: float, variance: float, points: int) -> Interval:
-    """Return the t interval of a quantity of a fitted line; none for fewer than three points."""
-    if points < 3:
-        return Interval(estimate)
-    width = t_quantile(points - 2) * math.sqrt(variance)
-    return Interval(estimate, estimate - width, estimate + width)
+    gradient, _, _, _, error = map(float, stats.linregress(x, y))
+    if len(x) < 3:
+        return Interval(gradient)
+    width = t_quantile(len(x) - 2) * error
+    return Interval(gradient, gradient - width, gradient + width)
 
 
 def over_seeds(

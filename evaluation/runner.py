@@ -63,12 +63,8 @@ class EvaluationConfig:
     """attention implementation (see attention.py)"""
 
     def __post_init__(self):
-        if problems := self.problems():
-            raise InputError(*problems)
-
-    def problems(self) -> list[str]:
-        """Return one line for each invalid setting; subclasses add their own."""
-        return [] if self.runs else ["no run given: pass run folders, for example runs/NAME"]
+        if not self.runs:
+            raise InputError("no run given: pass run folders, for example runs/NAME")
 
 
 @dataclass
@@ -329,7 +325,7 @@ def shards_for_run(
     folder = folder or checkpoint["config"]["data"]
     if folder is None:
         raise InputError(f"the training data of {run} is unknown: pass --data FOLDER")
-    shards = Shards(folder, split, run=run_folder_of(run))
+    shards = Shards(folder, split)
     run_tokenizer = checkpoint["data"]["tokenizer"]
     if shards.tokenizer != run_tokenizer:
         source = run_folder_of(run) if "@" in run_tokenizer else run_tokenizer

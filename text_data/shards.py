@@ -33,7 +33,7 @@ import msgspec
 import numpy as np
 
 from errors import InputError
-from text_data.tokenizer import TOKENIZER_FILE, load_tokenizer
+from text_data.tokenizer import load_tokenizer
 
 META = "meta.json"
 MAGIC = 20240520
@@ -355,7 +355,6 @@ class Shards:
 
     verify: "always" compares the shards with their SHA-256 in meta.json, "never" does not, and
     "auto" does if all shards together have at most AUTO_VERIFY_BYTES.
-    run: folder of the run that the data is for; its tokenizer is named if the data does not exist.
 
     Attributes: tokens (one TokenFile per shard), paths, total (number of tokens),
     vocab_size, tokenizer, meta (the content of meta.json), sha256 (hash over the shards' hashes;
@@ -364,16 +363,15 @@ class Shards:
     Raises InputError for a missing, empty or truncated shard, and for a hash mismatch.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        split: str,
-        verify: str = "auto",
-        run: str | Path | None = None,
-    ):
+    def __init__(self, folder: str | Path, split: str, verify: str = "auto"):
         self.folder = Path(folder)
         self.split = split
-        self.meta = _find_meta(self.folder, run)
+        if not self.folder.is_dir():
+            raise InputError(
+                f"data folder {folder} does not exist: create it with prepare_text.py, "
+                "prepare_fineweb.py or prepare_wikitext.py"
+            )
+        self.meta = read_meta(self.folder, f"prepare {folder} again")
         splits = self.meta["splits"]
         self.vocab_size = self.meta["vocab_size"]
         self.tokenizer = self.meta["tokenizer"]
@@ -387,14 +385,6 @@ class Shards:
             )
         if not entries:
             raise InputError(f"{folder} has no split '{split}': choose one of {' '.join(splits)}")
-        if problems := self._check(entries, verify):
-            raise InputError(*problems)
-        allow_open_files(len(self.paths))
-        self.tokens = [TokenFile(path) for path in self.paths]
-        self.total = sum(map(len, self.tokens))
-
-    def _check(self, entries: list[dict], verify: str) -> list[str]:
-        """Return the problems of the shards, one line each. entries: theirs in meta.json."""
         version = version_for(self.vocab_size)
         size = TOKEN_TYPES[version].itemsize * sum(entry["tokens"] for entry in entries)
         compare_hashes = verify == "always" or (verify == "auto" and size <= AUTO_VERIFY_BYTES)
@@ -402,7 +392,11 @@ class Shards:
         for path, entry in zip(self.paths, entries, strict=True):
             sha256 = entry["sha256"] if compare_hashes else None
             problems += check_shard(path, entry["tokens"], sha256, version)
-        return problems
+        if problems:
+            raise InputError(*problems)
+        allow_open_files(len(self.paths))
+        self.tokens = [TokenFile(path) for path in self.paths]
+        self.total = sum(map(len, self.tokens))
 
     @property
     def identity(self) -> dict[str, str]:
@@ -435,23 +429,6 @@ def read_meta(folder: str | Path, remedy: str) -> dict:
     Raises InputError, which ends with `remedy`, if it is missing or corrupt.
     """
     return read_json(Path(folder) / META, remedy, SCHEMA)
-
-
-def _find_meta(folder: Path, run: str | Path | None) -> dict:
-    """Return the content of a data set's meta.json; run as in `Shards`.
-
-    Raises InputError if the folder does not exist or has no shards.
-    """
-    if not folder.is_dir():
-        own_tokenizer = run is not None and (Path(run) / TOKENIZER_FILE).is_file()
-        option = f", with --tokenizer {run}" if own_tokenizer else ""
-        raise InputError(
-            f"data folder {folder} does not exist: create it with prepare_text.py, "
-            f"prepare_fineweb.py or prepare_wikitext.py{option}"
-        )
-    if not (folder / META).exists():
-        raise InputError(f"{folder} has no {META}: prepare texts with prepare_text.py")
-    return read_meta(folder, f"prepare {folder} again")
 
 
 def verify(folder: str | Path) -> None:

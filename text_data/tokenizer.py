@@ -20,10 +20,9 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
-from runtime.files import read_json, read_json_lines, run_folder_of
-from runtime.schema import Text, fields, find_mismatch
+from runtime.files import read_json, run_folder_of
+from runtime.schema import Text, fields
 
 import numpy as np
 
@@ -254,28 +253,10 @@ def make_tokenizer(choice: str, texts) -> Tokenizer:
             raise InputError(f"{choice} is not the folder of a data set or run: pass hf:{choice}")
         return HuggingFaceTokenizer(description, files)
     if folder.is_dir() and choice not in _names():
-        return load_tokenizer(_name_in_folder(folder), folder)
+        remedy = f"pass the name of its tokenizer, or hf:{folder} for one of Hugging Face"
+        meta = read_json(folder / "meta.json", remedy, fields({"tokenizer": Text}))
+        return load_tokenizer(meta["tokenizer"], folder)
     return load_tokenizer(choice)
-
-
-def _name_in_folder(folder: Path) -> str:
-    """Return the name of the tokenizer of a data set or run. Raises InputError if it has none."""
-    if (folder / "meta.json").is_file():
-        remedy = f"prepare {folder} again"
-        return read_json(folder / "meta.json", remedy, fields({"tokenizer": Text}))["tokenizer"]
-    log = folder / "log.jsonl"
-    if log.is_file():
-        for _, record in read_json_lines(log):
-            if not find_mismatch(record, fields({"kind": Literal["start"], "tokenizer": Text})):
-                return record["tokenizer"]
-        raise InputError(
-            f"{log} does not name the tokenizer of the run: pass the name (bytes, gpt2, ...), or "
-            "the folder of its data"
-        )
-    raise InputError(
-        f"{folder} is a folder without shards, and not that of a run: pass the folder of a data "
-        f"set or run, or hf:{folder} for a tokenizer of Hugging Face"
-    )
 
 
 def is_choice(choice: str, name: str) -> bool:

@@ -234,7 +234,7 @@ def make_windows(config, shards: Shards) -> Windows:
 
 def open_data(config) -> tuple[Windows, Windows]:
     """Return the windows of the training and of the validation data."""
-    train = Shards(config.data, "train", config.verify_data, run=config.out_dir)
+    train = Shards(config.data, "train", config.verify_data)
     val = Shards(config.data, "val", config.verify_data)
     return make_windows(config, train), make_windows(config, val)
 

@@ -33,7 +33,7 @@ def test_exponent_of_noisy_data_has_an_interval():
     """Slope and standard error of four points, computed by hand: y = 0, 1, 1, 2 at x = 0..3."""
     points = [(math.e**x, math.e**y) for x, y in enumerate((0, 1, 1, 2))]
     exponent = tables.growth_exponent(points)
-    width = 4.3027 * math.sqrt(0.2 / 2 / 5)  # t of two degrees of freedom, residuals, deviations
+    width = 4.302653 * math.sqrt(0.2 / 2 / 5)  # t of two degrees of freedom, residuals, deviations
     assert exponent.estimate == pytest.approx(0.6)
     assert exponent.high - 0.6 == pytest.approx(width) == pytest.approx(0.6 - exponent.low)
     assert tables.growth_exponent(points[:2]).low is None

@@ -11,7 +11,6 @@ import pytest
 from conftest import contents, write_shards
 
 from errors import InputError
-from evaluation import runner
 from text_data import shards
 
 DESCRIPTION = {"dataset": "toy", "tokenizer": "bytes", "vocab_size": 257, "source": "test"}
@@ -91,7 +90,7 @@ def test_a_shard_may_end_within_a_document(tmp_path):
         ),
         (
             lambda shard: [path.unlink() for path in shard.parent.iterdir()],
-            "has no meta.json: prepare texts with",
+            "meta.json does not exist: prepare",
         ),
         (lambda shard: write_meta(shard, '{"complete'), "meta.json cannot be read"),
         (lambda shard: write_meta(shard, "[]"), "meta.json: expected object, got array"),
@@ -207,23 +206,6 @@ def test_a_data_set_of_several_lines_is_refused_before_it_is_written(tmp_path):
     with pytest.raises(InputError, match="at dataset: pass another --out_dir"):
         shards.Meta(tmp_path / "a\nb", DESCRIPTION | {"dataset": "a\nb"})
     assert not [*tmp_path.iterdir()]
-
-
-def test_missing_data_of_a_run_names_its_tokenizer(tmp_path):
-    """Data for a run with its own tokenizer has to be prepared with it."""
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "checkpoint_0000001.pt").touch()
-    checkpoint = {"config": {"data": str(tmp_path / "gone")}, "data": {"tokenizer": "bpe:300@1"}}
-    for option in ("", f", with --tokenizer {run}"):
-        for read in (
-            lambda: shards.Shards(tmp_path / "gone", "train", run=run),
-            lambda: runner.shards_for_run(run, checkpoint, None),
-        ):
-            with pytest.raises(InputError) as error:
-                read()
-            assert str(error.value).endswith(f"or prepare_wikitext.py{option}")
-        (run / "tokenizer.json").touch()
 
 
 def test_truncated_file_is_reported_when_it_is_read(folder):
