@@ -30,7 +30,6 @@ from benchmarking.cases import generation_cases, train_cases
 from benchmarking.setting import BASELINES, BenchmarkCase, Setting, interleave, make_entry
 from errors import InputError
 from evaluation.encoding_checks import CHECKS, Result, run_check
-from model import GPTConfig
 from reporting.formatting import MISSING, Table
 
 # A model small enough that the whole program takes less than a minute on one core.
@@ -153,7 +152,7 @@ def format_result(result: Result) -> str:
 
 
 def print_speed(spec: str) -> None:
-    """Print the speed of an encoding next to the baselines, and what it adds to model and cache."""
+    """Print the speed of an encoding next to the baselines."""
     rows = [["", "tokens/s", *(f"vs {name}" for name in BASELINES)]]
     try:
         for context in TRAINING_CONTEXTS:
@@ -169,8 +168,6 @@ def print_speed(spec: str) -> None:
         f"{layers_of(spec)} layers of width {SHAPE['n_embd']}, {SHAPE['n_head']} heads, "
         f"training with {MICRO_BATCH} sequences, float32, {devices.describe(torch.device('cpu'))}."
     )
-    for layer_spec in dict.fromkeys(pe_spec.layer_specs(spec)):
-        print(describe_size(layer_spec))
 
 
 def layers_of(spec: str) -> int:
@@ -193,24 +190,6 @@ def speed_row(label: str, make_cases, spec: str, context: int) -> list[str]:
     entry = make_entry(spec, cases[spec], seconds, None)
     ratios = [f"{entry['ratios'][name]:.2f}" for name in BASELINES]
     return [label, f"{entry['tokens_per_second']:,.0f}", *ratios]
-
-
-def describe_size(spec: str) -> str:
-    """Return the parameters and the cached numbers per token that a layer's encoding adds."""
-    shape = GPTConfig(size="custom", pe=spec, **SHAPE)
-    heads, width = shape.n_head, shape.n_embd
-    encoding = pe_spec.build(spec, heads, width, shape.block_size, layers=1)[0]
-    parameters = sum(parameter.numel() for parameter in encoding.parameters())
-    with torch.no_grad():
-        _, k_features = encoding.features(torch.zeros(1, 1, width), torch.zeros(1).long())
-    kept = [x for n, x in enumerate(k_features) if n not in encoding.running_features]
-    cached = sum(feature.numel() for feature in kept)
-    shared = all(cls.scope == "model" for cls, _ in pe_spec.parse(spec))
-    where = "shared by all layers" if shared else "per layer"
-    return (
-        f"{spec} adds {parameters:,} parameters {where} at width {width} and {heads} heads; floats "
-        f"in the KV cache per token and layer: {2 * width} + {cached}."
-    )
 
 
 if __name__ == "__main__":

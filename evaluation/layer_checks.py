@@ -8,7 +8,6 @@ Legend: B batch, H heads, T queries, S keys, D head dimension, C width.
 """
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator
 from unittest import mock
 
@@ -154,14 +153,8 @@ def outputs(q, k, v, bias_inputs, mask_spec=None) -> Iterator[tuple[str, Tensor]
 
 
 def check_options(spec: str) -> None:
-    """Check names, constructor and options, and that 2 to 12 heads are possible."""
+    """Check constructor and options, and that 2 to 12 heads are possible."""
     for cls, _ in pe_spec.parse(spec):
-        for name in cls.names:
-            require(
-                re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) is not None,
-                f"the name '{name}' cannot be used as --pe",
-                "use letters, digits and hyphens in `names`",
-            )
         parameters = list(inspect.signature(cls).parameters.values())
         options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -505,23 +498,17 @@ def check_rotation_in_bfloat16(spec: str) -> Measurement:
 
 
 def check_clamping(spec: str) -> None:
-    """Check `clamp_parameters_`: no effect at initialization, in place, finite outputs after it."""
+    """Check that `clamp_parameters_` works in place, and that outputs are finite after it."""
     encoding = pe_spec.build(spec, H, C, 64, layers=1)[0]
     parameters = dict(encoding.named_parameters())
     if not parameters:
         raise NotApplicable("no parameters")
-    initial = {name: parameter.detach().clone() for name, parameter in parameters.items()}
     encoding.clamp_parameters_()
     for name, parameter in encoding.named_parameters():
         require(
             parameter is parameters[name] and parameter.is_leaf and parameter.requires_grad,
             f"clamp_parameters_ replaces {name}, so that the optimizer keeps the old one",
             "clamp in place under @torch.no_grad(): self.r.clamp_(min=0)",
-        )
-        require(
-            torch.equal(parameter, initial[name]),
-            f"clamp_parameters_ changes the initial values of {name}",
-            "choose initial values within the bounds, or call clamp_parameters_ in __init__",
         )
     x, qkv = torch.randn(B, T, C), torch.randn(3, B, H, T, C // H)
     for value in (-1.0, 3.0):

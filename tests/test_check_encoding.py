@@ -169,10 +169,6 @@ def test_speed_is_compared_with_the_baselines(mine, quick, capsys):
         "decoding at 16 tokens",
     ]
     assert all(float(cell.replace(",", "")) > 0 for row in rows for cell in row[1:])
-    assert (
-        "my-recency adds 4 parameters per layer at width 128 and 4 heads; floats in the KV cache "
-        "per token and layer: 256 + 1." in out
-    )
 
 
 def test_baselines_and_limited_encodings_have_a_speed(quick, capsys):
@@ -180,7 +176,6 @@ def test_baselines_and_limited_encodings_have_a_speed(quick, capsys):
     check_encoding.print_speed("learnable")
     out = capsys.readouterr().out
     assert "cannot be measured" not in out
-    assert "learnable adds 131,072 parameters shared by all layers" in out
 
 
 def test_invalid_input_is_refused(mine, refused, tmp_path):
