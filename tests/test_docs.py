@@ -30,9 +30,12 @@ sys.path.insert(0, str(ROOT))
 
 from runtime import cli, plugins  # noqa: E402
 
+import torch  # noqa: E402
+
 import posenc  # noqa: E402
 from errors import InputError  # noqa: E402
 from evaluation.record_schema import read_records  # noqa: E402
+from model import GPT, GPTConfig  # noqa: E402
 from reporting import reports  # noqa: E402
 
 RESULTS = ROOT / "results"
@@ -130,6 +133,15 @@ def test_page_of_encodings_lists_the_registry():
     listed = {name for row in rows for name in re.findall(r"`([a-z][\w-]*)`", row)}
     registry = {name for name in posenc.ENCODINGS if not name.startswith("test-")}
     assert registry <= listed
+
+
+def test_released_models_are_built():
+    page = (ROOT / "docs" / "pretrained_models.md").read_text()
+    rows = re.findall(r"^\| ([\w].*?) \| `(.*?)` \|", page, re.MULTILINE)[1:]
+    assert len(rows) == 10
+    for _, pe in rows:
+        model = GPT(GPTConfig("custom", pe, 64, 16, 12, 4, 64, block="llama", n_kv_head=2))
+        assert model(torch.arange(20)[None]).isfinite().all(), pe
 
 
 def test_messages_of_troubleshooting_exist():
