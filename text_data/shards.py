@@ -371,7 +371,7 @@ class Shards:
                 f"data folder {folder} does not exist: create it with prepare_text.py, "
                 "prepare_fineweb.py or prepare_wikitext.py"
             )
-        self.meta = read_meta(self.folder, f"prepare {folder} again")
+        self.meta = read_meta(self.folder, f"prepare {folder}, as with prepare_text.py")
         splits = self.meta["splits"]
         self.vocab_size = self.meta["vocab_size"]
         self.tokenizer = self.meta["tokenizer"]
