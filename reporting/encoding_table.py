@@ -2,7 +2,6 @@
 
     python -m reporting.encoding_table            # print it
     python -m reporting.encoding_table --write    # update docs/encodings.md
-    python -m reporting.encoding_table --plugin my_encoding.py    # with encodings of your own
 
 The first line of a class docstring is the formula, the line "Source: ..." the source. Everything
 else is read from the classes and from an instance of each.
@@ -13,7 +12,7 @@ import inspect
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime import cli, plugins
+from runtime import cli
 from runtime.files import atomic
 
 import attention
@@ -48,14 +47,10 @@ class Config:
 
     write: bool = False
     """replace the table in docs/encodings.md instead of printing it"""
-    plugin: dict[str, str] | None = None
-    """name and SHA-256 of the files with encodings of your own, which are listed last"""
 
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__)
-    if config.write and config.plugin:
-        raise InputError("--write lists the encodings of the repository only: remove --plugin")
     if not config.write:
         print(table())
         return
@@ -72,14 +67,10 @@ def insert_table(page: str) -> str:
 
 
 def encodings() -> list[type[posenc.Encoding]]:
-    """Return the classes with --pe names: this repository's in source order, then plugins'."""
+    """Return the classes of the repository with --pe names, in source order."""
     classes = dict.fromkeys(posenc.ENCODINGS.values())
     ours = ("posenc", "more_encodings")
-    return [
-        cls
-        for cls in classes
-        if cls.__module__.split(".")[0] in ours or cls.__module__ in plugins.LOADED
-    ]
+    return [cls for cls in classes if cls.__module__.split(".")[0] in ours]
 
 
 def table() -> str:
@@ -112,11 +103,9 @@ def instance(cls: type[posenc.Encoding], causal: bool = True) -> posenc.Encoding
 
 
 def read_docstring(cls: type[posenc.Encoding]) -> tuple[str, str]:
-    """Return the first line of a class docstring and its source; plugins may leave them out."""
+    """Return the first line of a class docstring and its source."""
     lines = inspect.cleandoc(cls.__doc__ or "").split("\n")
     sources = [line for line in lines if line.startswith("Source: ")]
-    if cls.__module__ in plugins.LOADED:
-        sources = sources or [f"Source: {plugins.LOADED[cls.__module__].path.name}"]
     assert len(sources) == 1, f"{cls.__name__} needs one line 'Source: ...' in its docstring"
     return lines[0], sources[0].removeprefix("Source: ")
 

@@ -5,7 +5,7 @@
     python plot.py biases runs/quickstart/alibi --tokens 512 --mean
 
 Upper row: the bias B[i, j] of query token i (vertical) and key token j (horizontal). Encodings
-without a bias (rope, sinusoidal, ...) and --scores show the attention scores before the softmax,
+without a bias (rope, sinusoidal, ...) show the attention scores before the softmax,
 q k^T * scale + B. All heads have one color scale, white at zero; keys that a query does not attend
 to are gray.
 
@@ -53,8 +53,6 @@ class Config:
     """folder of shards for --tokens; null: the training data of the run"""
     layer: int = -1
     """layer, from 0; negative numbers count from the last"""
-    scores: bool = False
-    """plot the attention scores before the softmax, not the bias alone"""
     mean: bool = False
     """plot the mean over heads, divided by its largest magnitude"""
     out: str = "biases.png"
@@ -120,7 +118,7 @@ def layer_matrices(model, tokens: Tensor, config: Config) -> tuple:
     layer = bias_statistics.layers(model, tokens)[config.layer]
     T, heads = tokens.size(1), model.config.n_head
     matrices, decay, content = layer.bias(), layer.decay(), "bias added to the attention scores"
-    if matrices is None or config.scores:
+    if matrices is None:
         matrices, content = layer.logits(), "attention scores"
     matrices = matrices.expand(1, heads, T, T)[0]
     matrices = matrices.masked_fill(~layer.attention_mask(), torch.nan).float().cpu()

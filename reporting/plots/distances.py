@@ -3,7 +3,9 @@
     python plot.py distances sandwich sandwich-smoothed --fit 8192 --out figure9.png
     python plot.py distances sandwich sandwich:dimension=32 --out figure10.png
 
-Upper row: the bias B[i, j] of query token i (vertical) and key token j (horizontal) in one head.
+Upper row: the bias B[i, j] of query token i (vertical) and key token j (horizontal) in the last
+of 12 heads.
+
 Lower panel: the bias by distance. --fit N fits a log(1 + d) + b to the first encoding at the N
 shortest distances d by least squares, and draws and prints the curve. Learnable encodings have
 their initial values.
@@ -28,6 +30,7 @@ from errors import InputError
 from more_encodings.some_heads import unwrap
 from reporting import style
 
+HEADS = 12  # of GPT-2 small
 CHANNELS_PER_HEAD = 64
 MATRIX_PIXELS = 256  # rows and columns of a matrix that are drawn
 
@@ -42,10 +45,6 @@ class Config:
     """name and SHA-256 of the files with encodings of your own"""
     context: int = cli.limited(8192, 2, 10**8)
     """number of tokens"""
-    heads: int = cli.limited(12, 1, 1_000)
-    """number of heads"""
-    head: int = -1
-    """head to plot, from 0; negative numbers count from the last"""
     fit: int | None = None
     """fit a logarithm to the first encoding at this many distances; null: no fit"""
     out: str = "distances.png"
@@ -55,8 +54,6 @@ class Config:
         problems = []
         if not self.encodings:
             problems.append("no encodings given: python plot.py distances sandwich ...")
-        if not -self.heads <= self.head < self.heads:
-            problems.append(f"--head {self.head} of {self.heads} heads: use 0 to {self.heads - 1}")
         if self.fit is not None and not 2 <= self.fit <= self.context:
             problems.append(f"--fit {self.fit}: use 2 to {self.context}, the --context")
         if problems:
@@ -66,15 +63,14 @@ class Config:
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("encodings", "positional encodings"))
-    shape = (config.context, config.heads, config.head)
-    rows = {pe: bias_by_distance(pe, *shape) for pe in config.encodings}
+    rows = {pe: bias_by_distance(pe, config.context, HEADS, -1) for pe in config.encodings}
     fitted = None
     if config.fit:
         pe = config.encodings[0]
         fitted = a, b = fit_logarithm(rows[pe][: config.fit])
         print(f"{pe}: {a:.3f} log(1 + d) {b:+.3f}, fitted to distances 0 to {config.fit - 1:,}")
     with atomic(config.out) as file:
-        title = f"head {config.head % config.heads} of {config.heads}, {config.context:,} tokens"
+        title = f"last of {HEADS} heads, {config.context:,} tokens"
         plot(rows, fitted, title, file)
     print(f"wrote {config.out}")
 

@@ -42,8 +42,6 @@ class Config:
     """files with encodings of your own: not needed, the log has the losses"""
     kind: Literal["train", "val"] = "train"
     """training or validation losses"""
-    from_step: int = 1
-    """first step to plot"""
     out: str = "losses.png"
     """PNG file to write"""
 
@@ -56,14 +54,10 @@ def main(argv=None):
     lines, descriptions = [], set()
     for run in map(Path, config.runs):
         losses = read_losses(run, config.kind)
-        points = [(step, loss) for step, loss in losses if step >= config.from_step]
-        if not points:
-            raise InputError(
-                f"{run} has no {config.kind} losses from step {config.from_step}: "
-                "remove it, or use a lower --from_step"
-            )
+        if not losses:
+            raise InputError(f"{run} has no {config.kind} losses: remove it")
         pe, description = describe_run(run)
-        lines.append(figures.Line(run.name, pe, points))
+        lines.append(figures.Line(run.name, pe, losses))
         descriptions.add(description)
     title = f"{config.kind} loss; one run per line\n{'; '.join(sorted(descriptions))}"
     with atomic(config.out) as file:

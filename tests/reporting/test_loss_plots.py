@@ -43,11 +43,11 @@ def finetuned(tmp_path):
 def test_losses_are_read_from_the_logs(trained, finetuned, tmp_path, plotted):
     tuned = finetuned([[1, 3.0], [2, 2.5], [3, 2.25]])
     out = ("--out", str(tmp_path / "a.png"))
-    losses.main([str(trained("alibi")), str(tuned), "--from_step", "2", *out])
+    losses.main([str(trained("alibi")), str(tuned), *out])
     logged = [entry for entry in log_of(trained("alibi")) if entry["kind"] == "train"]
     assert plotted == {
         "alibi": [(entry["step"], entry["loss"]) for entry in logged],
-        "tuned": [(2, 2.5), (3, 2.25)],
+        "tuned": [[1, 3.0], [2, 2.5], [3, 2.25]],
     }
     assert len(plotted["alibi"]) == 3
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -65,8 +65,7 @@ def test_errors(refused, trained, finetuned, tmp_path):
     assert "is not a PNG file" in error(trained("alibi"), "--out", tmp_path / "a.pdf")
     assert "has no log.jsonl or finetune.json" in error(tmp_path, *out)
     tuned = finetuned([[1, 3.0]])
-    assert "has no val losses from step 1" in error(tuned, "--kind", "val", *out)
-    assert "has no train losses from step 7" in error(trained("alibi"), "--from_step", "7", *out)
+    assert "has no val losses: remove it" in error(tuned, "--kind", "val", *out)
     assert not (tmp_path / "a.png").exists()
 
 

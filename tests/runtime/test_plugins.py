@@ -29,7 +29,7 @@ import sample
 import train_gpt
 from errors import InputError
 from hf_interop import exported_code
-from reporting import columns, encoding_table
+from reporting import columns
 
 PLUGIN = '''
 import os
@@ -319,19 +319,12 @@ def test_programs_use_the_plugin(run, slope, trained, tmp_path, capsys, unregist
         (plot.main, "losses", mine, "--plugin", slope, "--out", tmp_path / "losses.png"),
         (bench.main, "attention", "--encodings", "my-slope", "--context", 8, "--repeats", 1)
         + ("--model", "quickstart", "--out", tmp_path / "bench.json", *flags),
-        (encoding_table.main, "--plugin", slope),
     ):
         with unregister_plugins():
             main([str(flag) for flag in own])
-    assert "| `my-slope` | bias | -r_h d |" in capsys.readouterr().out
     record = json.loads((tmp_path / "bench.json").read_text())
     assert record["plugin"] and record["attention"]["contexts"]["8"]["my-slope"]
     report.main([str(tmp_path / "bench.json"), "--out_dir", str(tmp_path / "report")])
-
-
-def test_the_table_in_the_docs_has_no_plugins(slope, refused, unregistered):
-    (line,) = refused(encoding_table.main, "--plugin", slope, "--write")
-    assert "remove --plugin" in line
 
 
 def test_another_version_is_refused_with_the_path_of_the_copy(
