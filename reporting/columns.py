@@ -113,18 +113,25 @@ def make_columns(records: list[dict], key: str, may_differ: tuple[str, ...] = ()
     """Return the columns of a table, in order; key: of the value, in an entry of a record.
 
     A label is the encoding, plus model size, training length and KV cache window where columns of
-    the encoding differ in them. If that does not tell two runs apart, the run's name replaces the
-    encoding, and if those are equal too, the folder's name is put in front.
+    the encoding differ in them, and settings, as in a sweep. If that does not tell two runs apart,
+    the run's name replaces the encoding, and if those are equal too, the folder's name is put in
+    front.
     """
     groups = _group(in_order(records), setup_of)
     setups = [setup[: len(LABEL_KEYS)] for setup in groups]
+    first = [group[0] for group in groups.values()]
+    same = _group(first, lambda record: setup_of(record)[: len(LABEL_KEYS)])
+    labels = [
+        (setup, _settings_words(record, same[setup]))
+        for setup, record in zip(setups, first, strict=True)
+    ]
     columns = []
-    for group in groups.values():
-        setup = setup_of(group[0])[: len(LABEL_KEYS)]
+    for (setup, words), group in zip(labels, groups.values(), strict=True):
         pe = setup[0]
         suffix = _label_suffix(setup, setups)
         seeds = {record.get("seed") for record in group}
-        if len(seeds) == len(group) and setups.count(setup) == 1:
+        if len(seeds) == len(group) and labels.count((setup, words)) == 1:
+            suffix += words
             columns.append(Column(pe + suffix, pe, group, key, may_differ))
         else:
             names = [record["run"] + suffix for record in group]
@@ -296,6 +303,13 @@ def _group(records: list[dict], key: Callable) -> dict:
     for record in records:
         groups.setdefault(key(record), []).append(record)
     return groups
+
+
+def _settings_words(record: dict, records: list[dict]) -> str:
+    """Return the settings of a record in which records differ: ", lr 0.004"; without defaults."""
+    settings = record.get("settings") or {}
+    found = {name: settings.get(name) for name in differing_settings(records)}
+    return "".join(f", {name} {value}" for name, value in found.items() if value is not None)
 
 
 def _label_suffix(setup: tuple, setups: list[tuple]) -> str:
