@@ -76,9 +76,6 @@ NOTE_ON_CODE = """
 `dtype=torch.bfloat16` works; the parameters of the encoding and of norms stay float32.
 Loading the model calls `torch.set_flush_denormal(True)`, for speed on a CPU."""
 NETWORKS = {"gpt2": "GPT-2", "llama": "Llama"}
-# Languages of data sets that the repository prepares from the hub.
-FINEWEB = "HuggingFaceFW/fineweb", "HuggingFaceFW/fineweb-edu", "kjj0/finewebedu10B-gpt2"
-LANGUAGES = dict.fromkeys((*FINEWEB, "Salesforce/wikitext"), "en")
 HELLASWAG = "Rowan/hellaswag"
 # Of meta.json: where the data is on the hub.
 HUB_SOURCE = fields({"source": fields({"dataset?": Text, "pretokenized?": Text})})
@@ -161,7 +158,7 @@ def main(argv=None):
     readme = format_readme(out.resolve().name, kind, network, checkpoint, run, exported)
     write_folder(out, save, build_tokenizer(tokenizer, has_mask=kind is ENCODER), readme)
     print(f"{out}: {network.describe()}")
-    print(count_parameters(network, checkpoint))
+    print(f"{network.parameter_count():,} parameters")
 
 
 def check_out_dir(out: Path) -> None:
@@ -217,18 +214,6 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
     return model
 
 
-def count_parameters(network: GPT, checkpoint: dict) -> str:
-    """Return the number of parameters of an exported network and, if it differs, of its run."""
-    count = network.parameter_count()
-    run_vocab_size = checkpoint["gpt"]["vocab_size"]
-    tables = 1 if network.config.tied else 2
-    padding = (run_vocab_size - network.config.vocab_size) * network.config.n_embd * tables
-    text = f"{count:,} parameters"
-    if padding:
-        text += f"; the run has {count + padding:,}, {padding:,} of them to pad the vocabulary"
-    return f"{text}."
-
-
 def format_readme(
     name: str, kind: ExportKind, network: GPT, checkpoint: dict, run: str, exported
 ) -> str:
@@ -257,7 +242,7 @@ def format_readme(
         description=network.describe().split(";")[0],
         block_size=network.config.block_size,
         step=checkpoint["step"],
-        parameters=count_parameters(network, checkpoint),
+        parameters=f"{network.parameter_count():,} parameters.",
         evaluation=results_table(records),
         tokenizer=checkpoint["data"]["tokenizer"],
         sha256=checkpoint["sha256"],
@@ -330,7 +315,6 @@ def front_matter(name: str, kind, network, datasets: dict, records: list, licens
     results = [result for record in records for result in _results(record, task, datasets)]
     data = ModelCardData(
         license=license,
-        language=next((LANGUAGES.get(dataset) for dataset in datasets.values()), None),
         library_name="transformers",
         pipeline_tag=task,
         tags=[

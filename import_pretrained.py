@@ -45,8 +45,6 @@ def main(argv=None):
         raise InputError("name one model: python import_pretrained.py gpt2")
     given = {"block_size": config.block_size, "attn_scale": config.attn_scale}
     given = {name: value for name, value in given.items() if value is not None}
-    if wrong := [name for name, value in given.items() if value <= 0]:
-        raise InputError(*(f"{name} is {given[name]:g}: it must be above 0" for name in wrong))
     if config.file and Path(config.model[0]).exists():
         raise InputError(
             f"{config.model[0]} is a local path, and --file names a file on the hub: remove --file"
