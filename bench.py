@@ -5,7 +5,6 @@
     python bench.py attention --run runs/medium/cable --context 4096,65536 --micro_batch 1
     python bench.py prepare --source corpus.jsonl.xz
     python bench.py compare --out results/bench/compare.json
-    python bench.py growth --context 512,2048,8192,32768,131072 --model quickstart --out growth.json
     python report.py out.json --out_dir results/bench
 
 train      optimizer steps of train_gpt.py on random tokens: --steps of --micro_batches each;
@@ -18,9 +17,8 @@ generate   greedy generation up to the context; reading the prompt is not timed
 eval       the losses of a micro-batch without gradients, as in eval_extrapolation.py
 prepare    a jsonl or parquet file to shards, compared with tiktoken alone on all cores
 compare    one table of ratios to other people's code; what is missing is named and skipped
-growth     seconds per token of train, generate and eval, with one sequence at each context
 
-docs/performance.md describes `compare`, `growth` and --against. Cases are interleaved (A B C A B
+docs/performance.md describes `compare` and --against. Cases are interleaved (A B C A B
 C), after one round that is not counted. `rope` and `nope` are measured together with every other
 encoding. Speeds are those of the median round. Attention on a GPU is timed on the GPU.
 
@@ -73,10 +71,7 @@ from reporting import metrics
 from text_data import shards, text_sources, tokenization
 from text_data.tokenizer import TiktokenTokenizer, load_tokenizer
 
-ALL = (*BENCHMARKS, "prepare", "compare", "growth")
-ALONE = ("compare", "growth")  # whose record has a table of its own
-LONG_CONTEXT = 16_384  # tokens; growth measures longer contexts without a warmup round
-GROWING = ("train", "eval", "generate")  # benchmarks whose growth is measured
+ALL = (*BENCHMARKS, "prepare", "compare")
 # Cases that are measured together with every other encoding.
 COMPANIONS = (*BASELINES, "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn")
 
@@ -86,9 +81,9 @@ class Config:
     """Settings of a benchmark."""
 
     what: list[str] = field(default_factory=list)
-    """benchmarks to run: train, attention, generate, eval, prepare; or one of compare, growth"""
+    """benchmarks to run: train, attention, generate, eval, prepare; or compare"""
     encodings: str = "cable"
-    """positional encodings in addition to rope and nope, separated by commas; growth: one"""
+    """positional encodings in addition to rope and nope, separated by commas"""
     plugin: dict[str, str] | None = None
     """name and SHA-256 of the files with encodings of your own"""
     context: str = "1024"
@@ -132,16 +127,14 @@ class Config:
         for name in self.what:
             if name not in ALL:
                 problems.append(f"unknown benchmark '{name}': choose from {known}")
-            if name in ALONE and len(self.what) > 1:
+            if name == "compare" and len(self.what) > 1:
                 problems.append(f"{name} has a record of its own: remove the other benchmarks")
-            if name in ("generate", *ALONE) and self.objective == "mlm":
+            if name in ("generate", "compare") and self.objective == "mlm":
                 problems.append(f"{name} needs decoders: remove it or --objective mlm")
         if not self.what:
             problems.append(f"name a benchmark: {known}")
         if "compare" in self.what and "," in self.context:
             problems.append("compare measures one context: pass a single --context")
-        if "growth" in self.what and len(self.own_names()) > 1:
-            problems.append("growth measures one encoding: pass a single one in --encodings")
         if "compare" in self.what:
             try:
                 baselines.nanogpt_folder()
@@ -202,15 +195,13 @@ def main(argv=None):
             results = [benchmark_preparation(config)]
         elif name == "compare":
             results = compare(config, device, dtype)
-        elif name == "growth":
-            results = measure_growth(config, device, dtype)
         else:
             results = measure(name, config, device, dtype, trained)
         for result in results:  # the record is updated after each encoding
             record[name] = result
             if config.out:
                 write_json(config.out, record)
-        if name in ALONE:
+        if name == "compare":
             print(f"\n{metrics.describe_record(record)}\n")
         elif name != "prepare":
             print(f"\n{metrics.speed_summary(name, result)}\n")
@@ -324,29 +315,6 @@ def compare(config: Config, device: torch.device, dtype: torch.dtype) -> Iterato
     yield result
 
 
-def measure_growth(config: Config, device: torch.device, dtype: torch.dtype) -> Iterator[dict]:
-    """Yield the seconds of GROWING at each context, after each of them."""
-    result = header("growth", config, device, dtype)
-    compiles = result["compile"]
-    (pe,) = config.own_names()
-    result |= {"encoding": pe, "lengths": {name: {} for name in GROWING}}
-    for context in config.contexts():
-        setting = Setting(config.model, 1, context, device, dtype, compiles)
-        if compiles:
-            torch.compiler.reset()  # as in `measure`
-        for name in GROWING:
-            label = f"{name} of {pe} at {context:,} tokens"
-            entry = None  # beyond the encoding's longest context
-            if case := BENCHMARKS[name](setting, pe).get(pe):
-                prepare = {name: case.prepare}
-                # A warmup is negligible at long contexts, whose rounds take minutes.
-                uncounted = int(compiles or context <= LONG_CONTEXT)
-                rounds = interleave(prepare, config.repeats, device, label, uncounted=uncounted)
-                entry = {"seconds": rounds[name], "tokens": case.tokens}
-            result["lengths"][name][str(context)] = entry
-            yield result
-
-
 def header(name: str, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
     """Return the part of a result that says how it was measured."""
     compiles = config.compile
@@ -354,7 +322,7 @@ def header(name: str, config: Config, device: torch.device, dtype: torch.dtype) 
         compiles = device.type == "cuda" and name in ("train", "attention")
     return {
         "model": config.model,
-        "micro_batch": 1 if name in ("generate", "growth") else config.micro_batch,
+        "micro_batch": 1 if name == "generate" else config.micro_batch,
         "device": devices.describe(device),
         "dtype": str(dtype).removeprefix("torch."),
         "compile": compiles,

@@ -20,7 +20,6 @@ hellaswag        records of eval_hellaswag.py
 train, ...       records of bench.py, one table for each benchmark, with a plot of throughput and
                  memory against context, as figure 3 of the CABLE paper
 compare          record of bench.py compare: speed relative to other people's code
-growth           record of bench.py growth: time per token by context
 training_lengths records of perplexity of runs of different training length, and of `bench.py train`
 
 Runs that differ only in their seed become one column, mean ± standard deviation. Runs that differ
@@ -72,7 +71,6 @@ from reporting.metrics import (
     ACCURACY,
     BENCHMARKS,
     COMPARISON,
-    GROWTH,
     LENGTH_METRICS,
     NDCG,
     PERPLEXITY,
@@ -144,8 +142,7 @@ def main(argv=None):
     report_training_lengths(perplexities, speeds, statements, out)
     if accuracies:
         out.add_table(ACCURACY.stem, ACCURACY.table(accuracies), ACCURACY.caption(accuracies))
-    for metric in (COMPARISON, GROWTH):
-        report_each(metric, records_of(metric, records), out)
+    report_each(COMPARISON, records_of(COMPARISON, records), out)
     report_speeds(speeds, statements, out)
     if out.verdicts:
         out.add(index.FILE, Table.from_rows(out.verdicts).csv())

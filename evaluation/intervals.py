@@ -248,20 +248,6 @@ def ratio_of_rounds(first: Sequence[float], second: Sequence[float] = ()) -> Int
     return Interval(estimate, float(estimate - width), float(estimate + width)).exp()
 
 
-def slope(x: Sequence[float], y: Sequence[float]) -> Interval:
-    """Return the slope of the least-squares line through points, with its t interval.
-
-    x: at least two different values. No interval for fewer than three points.
-    """
-    from scipy import stats
-
-    gradient, _, _, _, error = map(float, stats.linregress(x, y))
-    if len(x) < 3:
-        return Interval(gradient)
-    width = t_quantile(len(x) - 2) * error
-    return Interval(gradient, gradient - width, gradient + width)
-
-
 def over_seeds(
     values: Sequence[float], widths: tuple[float, float], paired: bool = True
 ) -> Interval:

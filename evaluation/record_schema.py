@@ -150,10 +150,6 @@ COMPARED = {"context": Length, "rows": list[COMPARISON_ROW], "skipped": dict[Tex
 
 
 COMPARISON = fields(HARDWARE | {"compare": fields(SETUP | COMPARED)})
-GROWTH_ENTRY = nullable(fields({"seconds": ROUNDS, "tokens": Length}))
-GROWTH_LENGTHS = not_empty(dict[Text, dict[LengthKey, GROWTH_ENTRY]])
-GROWTH_RESULT = fields(SETUP | {"encoding": Text, "lengths": GROWTH_LENGTHS})
-GROWTH = fields(HARDWARE | {"growth": GROWTH_RESULT})
 POINTS = list[tuple[Count, Number]]  # steps and losses
 # finetune.json of retrieval.finetune. An unfinished fine-tuning has no losses.
 FINETUNING = fields(
@@ -182,7 +178,7 @@ def schema_of(record) -> Any:
         return BY_LENGTH.get(name) if isinstance(name, str) else None
     if {"acc", "acc_norm"} <= record.keys():
         return ACCURACY
-    kinds = {"compare": COMPARISON, "growth": GROWTH, **dict.fromkeys(SPEED_RESULTS, SPEED)}
+    kinds = {"compare": COMPARISON, **dict.fromkeys(SPEED_RESULTS, SPEED)}
     return next((schema for field, schema in kinds.items() if field in record), None)
 
 

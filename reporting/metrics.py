@@ -25,11 +25,9 @@ from reporting.figures import by_length
 from reporting.formatting import Table, escape_markdown
 from reporting.paper import TRAINING_LENGTHS, PaperStatements, PaperTable
 from reporting.tables import (
-    FITTED_LENGTHS,
     accuracy_table,
     comparison_table,
     describe_setup,
-    growth_table,
     length_table,
     speed_table,
     time_table,
@@ -63,8 +61,8 @@ class Metric:
     schema: Any
     """fields of its records"""
     table: Callable[..., Table]
-    """of columns; for ACCURACY of records; for SPEED of a benchmark's result; for COMPARISON and
-    GROWTH of a record"""
+    """of columns; for ACCURACY of records; for SPEED of a benchmark's result; for COMPARISON of a
+    record"""
     describe: Callable[..., str]
     """what the numbers of records are, on which data, by which protocol, with which error"""
     judge: Callable[..., list[Verdict]] | None = None
@@ -270,17 +268,6 @@ def _comparison_caption(record: dict) -> str:
     )
 
 
-def _growth_caption(record: dict) -> str:
-    result = record["growth"]
-    return (
-        f"Microseconds per token of {result['encoding']}: one optimizer step (train), losses "
-        "without gradients (eval) and greedy generation up to the context (generate), one "
-        f"sequence. {describe_setup(result)}. Medians of {result['repeats']} rounds. Exponent p of "
-        f"time per token ~ context^p: least squares in logarithms over the {FITTED_LENGTHS} "
-        f"longest contexts, with its 95% t interval. {describe_machine(record)}"
-    )
-
-
 BY_DISTANCE = {"y_scale": "linear", "x_label": "distance (tokens)"}
 PERPLEXITY = Metric(
     name="Perplexity",
@@ -382,15 +369,5 @@ COMPARISON = Metric(
     table=comparison_table,
     describe=_comparison_caption,
 )
-GROWTH = Metric(
-    name="Growth",
-    stem="growth",
-    key="seconds",
-    schema=record_schema.GROWTH,
-    table=growth_table,
-    describe=_growth_caption,
-)
 LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, TRAINED_RECALL, NDCG)  # record["lengths"]
-METRICS = {
-    metric.schema: metric for metric in (*LENGTH_METRICS, ACCURACY, SPEED, COMPARISON, GROWTH)
-}
+METRICS = {metric.schema: metric for metric in (*LENGTH_METRICS, ACCURACY, SPEED, COMPARISON)}

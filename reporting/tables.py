@@ -7,10 +7,7 @@ import statistics
 from collections.abc import Callable
 from itertools import pairwise
 
-import numpy as np
-
 from evaluation import intervals
-from evaluation.intervals import Interval
 from evaluation.significance import compare_seeds
 from reporting.columns import Column, all_lengths, record_labels, sort_key
 from reporting.formatting import (
@@ -261,36 +258,3 @@ def comparison_table(record: dict) -> Table:
         )
     formats = ("{}", "{}", "{:,.0f}", "{:,.0f}", "", "{:.1%}")
     return Table.from_values(dict(zip(rows[0], formats, strict=True)), rows)
-
-
-FITTED_LENGTHS = 4  # the longest ones; shorter ones are dominated by costs that do not grow
-
-
-def seconds_per_token(entries: dict[str, dict | None]) -> list[tuple[int, float]]:
-    """Return (context, median seconds per token), ascending, of one benchmark's growth."""
-    points = []
-    for context, entry in sorted(entries.items(), key=lambda item: int(item[0])):
-        if entry:
-            points.append((int(context), statistics.median(entry["seconds"]) / entry["tokens"]))
-    return points
-
-
-def growth_exponent(points: list[tuple[int, float]]) -> Interval | None:
-    """Return p of seconds per token ~ context^p at the longest lengths; None for one length."""
-    if len(points) < 2:
-        return None
-    return intervals.slope(*np.log(points[-FITTED_LENGTHS:]).T.tolist())
-
-
-def growth_table(record: dict) -> Table:
-    """Return microseconds per token by context of `bench.py growth`, and the fitted exponents."""
-    lengths = record["growth"]["lengths"]
-    points = {name: seconds_per_token(entries) for name, entries in lengths.items()}
-    rows = {}
-    for name, line in points.items():
-        for context, seconds in line:
-            rows.setdefault(context, {"context": f"{context:,}"})[name] = 1e6 * seconds
-    exponents = {name: growth_exponent(line) for name, line in points.items()}
-    formats = {"context": "{}", **dict.fromkeys(points, "{:,.1f}")}
-    ordered = [row for _, row in sorted(rows.items())]
-    return Table.from_values(formats, [*ordered, {"context": "exponent"} | exponents])

@@ -110,13 +110,6 @@ def compare() -> dict:
     return HARDWARE | {"compare": SETUP | {"context": 64, "rows": [row], "skipped": skipped}}
 
 
-def growth() -> dict:
-    entry = {"seconds": [0.1, 0.2, 0.3], "tokens": 16}
-    lengths = {name: {"16": entry, "32": entry, "64": entry} for name in ("train", "eval")}
-    lengths["eval"]["128"] = None
-    return HARDWARE | {"growth": SETUP | {"encoding": "cable", "lengths": lengths}}
-
-
 KINDS = (
     perplexity,
     masked,
@@ -126,7 +119,6 @@ KINDS = (
     accuracy,
     speed,
     compare,
-    growth,
 )
 
 

@@ -18,7 +18,7 @@ import model
 from benchmarking import attention_cases, cases, comparison
 from benchmarking.setting import BenchmarkCase, Setting
 from errors import InputError
-from evaluation.record_schema import COMPARISON, GROWTH, SPEED
+from evaluation.record_schema import COMPARISON, SPEED
 from model import GPT, GPTConfig
 from text_data import data_loader, shards, text_sources
 
@@ -280,19 +280,6 @@ def test_compare_names_and_skips_what_is_missing(source, monkeypatch, tmp_path, 
     printed = capsys.readouterr().out
     assert "a, cable, m: skipped, module x is missing: clone it" in printed
     assert "| c, cable |" in " ".join(printed.split()) and "Not measured: a, cable, m" in printed
-
-
-def test_growth_has_seconds_of_each_context(monkeypatch, tmp_path):
-    monkeypatch.setattr(GPTConfig, "block_size", 8)
-    record = measure(tmp_path, "growth --encodings learnable --context 8,10")
-    assert find_mismatch(record, GROWTH) is None and record["growth"]["micro_batch"] == 1
-    lengths = record["growth"]["lengths"]
-    assert {name: {n: e and e["tokens"] for n, e in lengths[name].items()} for name in lengths} == {
-        "train": {"8": 8, "10": 10},
-        "eval": {"8": 8, "10": None},
-        "generate": {"8": 4, "10": None},
-    }
-    assert len(lengths["train"]["8"]["seconds"]) == 3
 
 
 def test_compare_refuses_another_folder_than_nanogpt(refused, monkeypatch, tmp_path):

@@ -1,13 +1,9 @@
-"""Tables of `bench.py compare` and `growth`: rows, ratios and fitted exponents of known data."""
+"""The table of `bench.py compare`: rows and ratios of known data."""
 
-import math
-
-import pytest
 import record_examples
 from test_report import save
 
 import report
-from reporting import tables
 
 
 def test_comparison_table(tmp_path):
@@ -27,14 +23,3 @@ def test_comparison_table(tmp_path):
     ]
     assert "Not measured: training step, learnable, nanoGPT (NANOGPT is not set" in text
     assert "(median 16 GFLOP/s)" in text and "Abacus, PyTorch 2.13.0." in text
-
-
-def test_exponent_of_noisy_data_has_an_interval():
-    """Slope and standard error of four points, computed by hand: y = 0, 1, 1, 2 at x = 0..3."""
-    points = [(math.e**x, math.e**y) for x, y in enumerate((0, 1, 1, 2))]
-    exponent = tables.growth_exponent(points)
-    width = 4.302653 * math.sqrt(0.2 / 2 / 5)  # t of two degrees of freedom, residuals, deviations
-    assert exponent.estimate == pytest.approx(0.6)
-    assert exponent.high - 0.6 == pytest.approx(width) == pytest.approx(0.6 - exponent.low)
-    assert tables.growth_exponent(points[:2]).low is None
-    assert tables.growth_exponent(points[:1]) is None
