@@ -245,14 +245,14 @@ def test_seeds_are_paired():
 
 
 def test_one_seed_and_the_judged_run_are_named():
-    """Two runs of cable differ in their learning rate: the first one is judged."""
+    """Two runs of cable differ in lr, which names the column of the other; the first is judged."""
     first = record("cable", {256: 4.0, 4096: 3.9}, run="a", seed=1)
     second = record("cable", {256: 4.0, 4096: 9.0}, run="b", seed=1) | {"settings": {"lr": 1.0}}
     cached = first | {"cache_window": 64}  # the same run
     (verdict,) = judge([first, cached])
     assert (verdict.measured, verdict.outcome) == ("0.975 (0.975 to 0.975; one seed)", "holds")
     (verdict,) = judge([second, first])
-    assert verdict.measured == "run a: 0.975 (0.975 to 0.975; one seed)"
+    assert verdict.measured == "run cable: 0.975 (0.975 to 0.975; one seed)"
     three = [record("cable", {256: 4.0, 4096: 3.9}, seed=seed) for seed in (1, 2, 3)]
     assert judge(three)[0].measured == "0.975 (0.975 to 0.975; 3 seeds)"
 
