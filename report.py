@@ -137,7 +137,9 @@ def main(argv=None):
     speeds = records_of(SPEED, records)
     if is_generalization:
         report_generalization(perplexities + accuracies, out)
-    for metric in LENGTH_METRICS:
+    found = dict.fromkeys(map(metrics.metric_of, records.values()))
+    others = [metric for metric in found if metric and metric.schema is record_schema.OTHER]
+    for metric in (*LENGTH_METRICS, *others):
         report_lengths(metric, records_of(metric, records), table, perplexities, out)
     report_training_lengths(perplexities, speeds, statements, out)
     if accuracies:

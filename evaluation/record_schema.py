@@ -4,7 +4,8 @@
     find_mismatch(record, PERPLEXITY)  # None, or "expected float >= 0 at lengths[...].loss"
 
 Records are checked once, when they are read. Programs that use them rely on the fields that are
-required here. Names of data sets and splits become parts of file names.
+required here. Names of data sets and splits become parts of file names. A metric of another name
+needs no schema: its entries have a number "value", and any other fields.
 
 Numbers are finite, except for perplexities: the exponential of a loss of at least 700 is infinity
 (runtime/schema.py).
@@ -103,6 +104,7 @@ NDCG = _by_length(
 )
 
 
+OTHER = _by_length({"value": Number}, metric=Text)  # of a metric that is not listed here
 ACCURACY = fields(
     {
         **MODEL,
@@ -175,7 +177,7 @@ def schema_of(record) -> Any:
         return None
     if {"lengths", "data"} <= record.keys():
         name = record.get("metric", "Perplexity")
-        return BY_LENGTH.get(name) if isinstance(name, str) else None
+        return BY_LENGTH.get(name, OTHER) if isinstance(name, str) else None
     if {"acc", "acc_norm"} <= record.keys():
         return ACCURACY
     kinds = {"compare": COMPARISON, **dict.fromkeys(SPEED_RESULTS, SPEED)}

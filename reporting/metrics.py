@@ -10,10 +10,11 @@ length_table, Table.markdown. A record by length of a metric that is not listed 
 table and a plot. To give it more, add a row at the end of this module.
 """
 
+import re
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from evaluation import record_schema
@@ -78,7 +79,24 @@ class Metric:
 def metric_of(record) -> Metric | None:
     """Return the metric of a record, or None if it is not a record of eval_*.py or bench.py."""
     schema = schema_of(record)
+    if schema is record_schema.OTHER:
+        return _other(record["metric"])
     return METRICS[schema] if schema else None
+
+
+@cache
+def _other(name: str) -> Metric:
+    """Return a metric that this module does not list: a table and a plot of "value" by length."""
+
+    def describe(records: list[dict]) -> str:
+        first = records[0]
+        on = f"{first['data']['dataset']} ({first['data']['split']})"
+        return f"{name} on {on}; models trained with {first['block_size']:,} tokens."
+
+    stem = "_".join(re.findall(r"\w+", name.lower()))
+    table = partial(length_table, x_name="length", best=None)
+    draw = partial(by_length, y_label=name, y_scale="linear", x_label="length")
+    return Metric(name, stem, "value", record_schema.OTHER, table, describe, plots={stem: draw})
 
 
 def checked_metric(record: dict) -> Metric:
