@@ -10,6 +10,7 @@ import argparse
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -33,7 +34,7 @@ def main():
 def convert(path: Path, out_dir: Path) -> None:
     """Write the model and the tokenizer of a GGUF file."""
     where = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
-    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     # The weights are not quantized any more, but transformers refuses to save such a model.
     del model.config.quantization_config
     model.hf_quantizer, model.is_quantized = None, False
