@@ -153,10 +153,12 @@ def find_record(out: Path, config: Config) -> dict:
     """Return the record of the fine-tuning in a folder, or {} if there is none.
 
     It has "losses" if the fine-tuning is finished. Raises InputError if the folder has another
-    fine-tuning, or if --resume is missing.
+    fine-tuning or other files, or if --resume is missing.
     """
     has_record = (out / RECORD).exists()
     if not has_record:
+        if out.is_dir() and any(out.iterdir()):
+            raise InputError(f"{out} contains other files: use another --out_dir")
         return {}
     if not config.resume:
         raise InputError(run_folder.ALREADY.format(out))

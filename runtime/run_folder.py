@@ -102,7 +102,7 @@ class Run:
         False, and if the checkpoint is corrupt.
         """
         paths = list_checkpoints(self.folder)
-        if not resume and (paths or (self.folder / CONFIG).exists()):
+        if not resume and (paths or any((self.folder / x).exists() for x in (CONFIG, LOG))):
             raise InputError(ALREADY.format(self.folder))
         if not paths:
             return None

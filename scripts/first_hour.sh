@@ -129,7 +129,7 @@ expect "alibi" python train_gpt.py --init_from "$mine" "${plugin[@]}" --pe alibi
 part "A model and a sweep of your own"
 expect "loss after 100 steps" python -m examples.own_model rope+cable
 refuse "did you mean cable" python -m examples.own_model cabel
-expect "| rope+cable-lr2e-3 |" bash scripts/table1_wikitext.sh --scale smoke --encodings rope+cable \
+expect "| rope+cable, lr 0.002 |" bash scripts/table1_wikitext.sh --scale smoke --encodings rope+cable \
     --sweep lr=1e-3,2e-3 --data "$OUT/data" --runs "$OUT/runs"
 
 part "The hub: a tokenizer, FineWeb-Edu, WikiText-103, the weights of GPT-2"

@@ -8,7 +8,6 @@ import venv
 
 import runtime
 
-import numpy as np
 import pytest
 from conftest import CORE, ROOT, TINY
 
@@ -69,13 +68,9 @@ def run_hidden(program, *flags):
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
-def test_training_needs_the_required_packages_only(tmp_path):
-    """A step on shards without meta.json, with a validation and a checkpoint."""
-    data = tmp_path / "data"
-    data.mkdir()
-    for split in ("train", "val"):
-        np.arange(500, dtype="uint16").tofile(data / f"{split}.bin")
-    flags = ["--pe", "cable", "--data", data, "--out_dir", tmp_path / "run"]
+def test_training_needs_the_required_packages_only(tmp_path, data_dir):
+    """A step with a validation and a checkpoint."""
+    flags = ["--pe", "cable", "--data", data_dir, "--out_dir", tmp_path / "run"]
     done = run_hidden("train_gpt", *TINY, "--steps", 1, "--warmup_steps", 1, *flags)
     assert done.returncode == 0, done.stderr
     assert "step 1/1 | val loss" in done.stdout
@@ -91,7 +86,12 @@ def test_training_needs_the_required_packages_only(tmp_path):
             "prepare_text",
             ["errors.py", "--val", "posenc.py", "--tokenizer", "bpe:300", "--out_dir"],
         ),
-        ("matplotlib", "report", ["results/quickstart/records.jsonl", "--out_dir"]),
+        ("scipy", "report", ["results/quickstart/records.jsonl", "--out_dir"]),
+        (
+            "matplotlib",
+            "report",
+            ["results/bench/figure3.json", "--verdicts", "false", "--out_dir"],
+        ),
     ],
 )
 def test_a_missing_optional_package_is_named_where_it_is_used(package, program, flags, tmp_path):

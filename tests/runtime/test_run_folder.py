@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from errors import InputError
-from text_data import tokenizer
 
 START = {"kind": "start", "step": 0, "id": "0123abcd", "tokenizer": "bytes"}
 
@@ -167,7 +166,6 @@ def test_corrupt_lines_of_the_log_are_left_out(name, tmp_path):
     folder.mkdir()
     (folder / "log.jsonl").write_bytes(b"\n".join(written) + b'\n{"kind": "tr')
     assert run_folder.read_log(folder) == [*good, later]
-    assert tokenizer.make_tokenizer(str(folder), tuple).name == "bytes"
 
     run = new_run(folder)
     run.step = 2  # of the checkpoint
