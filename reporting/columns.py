@@ -166,7 +166,12 @@ def differing_settings(records: list[dict]) -> list[str]:
 
 
 def training_of(record: dict) -> dict:
-    """Return what a record's run was trained with, without encoding and seed."""
+    """Return what a record's run was trained with, without encoding and seed.
+
+    Runs of 0 steps have the weights of others: no setting of theirs has had an effect.
+    """
+    if record.get("step") == 0:
+        return {name: record.get(name) for name in ("size", "block_size", "step")}
     return record["settings"] | {name: record.get(name) for name in TRAINING_KEYS}
 
 

@@ -2,7 +2,7 @@
 
 import record_examples
 
-from reporting.columns import make_columns
+from reporting.columns import differing_settings, make_columns
 
 
 def record(seed: int, **settings) -> dict:
@@ -26,3 +26,10 @@ def test_a_setting_of_one_run_only_names_that_run():
 def test_equal_settings_and_seeds_are_told_apart_by_run():
     records = [record(1), record(1) | {"run": "other"}]
     assert [column.label for column in make_columns(records, "perplexity")] == ["other", "run1"]
+
+
+def test_settings_of_runs_without_steps_do_not_count():
+    """As of imported weights, and of the same weights under another encoding."""
+    records = [record(1, lr=1e-3), record(1, block="llama")]
+    assert differing_settings(records) == ["block"]
+    assert differing_settings([each | {"step": 0} for each in records]) == []
