@@ -158,20 +158,18 @@ def setup_of(record: dict) -> tuple:
 def differing_settings(records: list[dict]) -> list[str]:
     """Return the names of the settings of training in which records differ.
 
-    Encoding and seed are not among them. Records without settings agree with all.
+    Encoding and seed are not among them. Records without settings agree with all. If all runs have
+    0 steps, with the weights of others, no setting has had an effect.
     """
     known = [training_of(record) for record in records if record.get("settings") is not None]
     names = sorted({name for training in known for name in training})
+    if all(record.get("step") == 0 for record in records):
+        names = ["block_size", "size"]
     return [name for name in names if len({str(each.get(name)) for each in known}) > 1]
 
 
 def training_of(record: dict) -> dict:
-    """Return what a record's run was trained with, without encoding and seed.
-
-    Runs of 0 steps have the weights of others: no setting of theirs has had an effect.
-    """
-    if record.get("step") == 0:
-        return {name: record.get(name) for name in ("size", "block_size", "step")}
+    """Return what a record's run was trained with, without encoding and seed."""
     return record["settings"] | {name: record.get(name) for name in TRAINING_KEYS}
 
 

@@ -16,8 +16,7 @@ defaults are those of ModernBERT's script (Warner et al. 2024), which has the sa
 and the same warmup. Pooling is our choice.
 
 The output folder is a sentence-transformers model with a record, finetune.json, of settings and
-losses. --resume continues from the newest complete checkpoint in its folder checkpoints/, which is
-removed at the end.
+losses. --resume continues from the newest complete checkpoint in checkpoints/, removed at the end.
 """
 
 import dataclasses
@@ -155,8 +154,7 @@ def find_record(out: Path, config: Config) -> dict:
     It has "losses" if the fine-tuning is finished. Raises InputError if the folder has another
     fine-tuning or other files, or if --resume is missing.
     """
-    has_record = (out / RECORD).exists()
-    if not has_record:
+    if not (out / RECORD).exists():
         if out.is_dir() and any(out.iterdir()):
             raise InputError(f"{out} contains other files: use another --out_dir")
         return {}
