@@ -16,6 +16,7 @@ recall           records of eval_recall.py; also recall.png
 receptive_field  records of eval_receptive_field.py; also receptive_field.png and
                  cumulative_gradient.png. The claims on them need records of perplexity too
 retrieval        records of retrieval.evaluate; also retrieval.png
+losses           record of plot.py losses: final and mean training loss
 hellaswag        records of eval_hellaswag.py
 train, ...       records of bench.py, one table for each benchmark, with a plot of throughput and
                  memory against context, as figure 3 of the CABLE paper
@@ -72,6 +73,7 @@ from reporting.metrics import (
     BENCHMARKS,
     COMPARISON,
     LENGTH_METRICS,
+    LOSSES,
     NDCG,
     PERPLEXITY,
     SPEED,
@@ -144,7 +146,8 @@ def main(argv=None):
     report_training_lengths(perplexities, speeds, statements, out)
     if accuracies:
         out.add_table(ACCURACY.stem, ACCURACY.table(accuracies), ACCURACY.caption(accuracies))
-    report_each(COMPARISON, records_of(COMPARISON, records), out)
+    for metric in (LOSSES, COMPARISON):
+        report_each(metric, records_of(metric, records), out)
     report_speeds(speeds, statements, out)
     if out.verdicts:
         out.add(index.FILE, Table.from_rows(out.verdicts).csv())
@@ -235,7 +238,10 @@ def report_generalization(records: list[dict], out: Report) -> None:
         names = escape_markdown(", ".join(differing))
         caption += f" Models are tested on different text or contexts: {names}."
     table = other_data.generalization_table(records, paper.generalization())
-    out.add_table("generalization", table, caption)
+    trained = [*filter(claims.has_verdicts, records)]
+    verdicts = claims.judge_generalization(trained, out.may_differ)
+    stem = "generalization"
+    out.add_table(stem, table, caption, out.add_verdicts(stem, sizes_of(records), verdicts))
 
 
 def report_lengths(
@@ -266,7 +272,7 @@ def report_lengths(
             compared, caption = comparison
             parts += [compared.markdown(), caption]
         if metric.judge and trained:
-            verdicts = metric.judge(trained, perplexities=others)
+            verdicts = metric.judge(trained, printed=matching, perplexities=others)
             parts.append(out.add_verdicts(stem, sizes_of(group), verdicts))
         table = metric.table(columns, marks=marks)
         out.add_table(stem, table, *parts, warning=warning)
@@ -329,7 +335,9 @@ def report_each(metric: Metric, records: list[dict], out: Report) -> None:
     """Write the table of each record of a metric whose records are not combined."""
     for number, record in enumerate(records, 1):
         stem = metric.stem if len(records) == 1 else f"{metric.stem}_{number}"
-        out.add_table(stem, metric.table(record), metric.caption(record))
+        verdicts = metric.judge(record) if metric.judge else []
+        listed = out.add_verdicts(stem, sizes_of(record.get("runs", [])), verdicts)
+        out.add_table(stem, metric.table(record), metric.caption(record), listed)
 
 
 def report_speeds(records: list[dict], printed: paper.PaperStatements | None, out: Report) -> None:

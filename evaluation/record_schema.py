@@ -13,7 +13,7 @@ Numbers are finite, except for perplexities: the exponential of a loss of at lea
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from runtime.files import read_json_values
 from runtime.schema import (
@@ -153,6 +153,10 @@ COMPARED = {"context": Length, "rows": list[COMPARISON_ROW], "skipped": dict[Tex
 
 COMPARISON = fields(HARDWARE | {"compare": fields(SETUP | COMPARED)})
 POINTS = list[tuple[Count, Number]]  # steps and losses
+LOSSES_OF_RUN = {"run pe": Text, "size objective": nullable(Text), "losses": POINTS}
+LOSSES_OF_RUN |= {"seed": nullable(Integer), "step?": nullable(Count)}
+TRAININGS = Literal["pretraining", "fine-tuning"]
+LOSSES = fields({"training": TRAININGS, "runs": not_empty(list[fields(LOSSES_OF_RUN)])})
 # finetune.json of retrieval.finetune. An unfinished fine-tuning has no losses.
 FINETUNING = fields(
     {
@@ -180,6 +184,8 @@ def schema_of(record) -> Any:
         return BY_LENGTH.get(name, OTHER) if isinstance(name, str) else None
     if {"acc", "acc_norm"} <= record.keys():
         return ACCURACY
+    if record.get("metric") == "Training loss" and "runs" in record:
+        return LOSSES
     kinds = {"compare": COMPARISON, **dict.fromkeys(SPEED_RESULTS, SPEED)}
     return next((schema for field, schema in kinds.items() if field in record), None)
 
@@ -217,7 +223,12 @@ def check_record(path: str | Path, record, remedy: str) -> None:
     schema = schema_of(record)
     if schema is None:
         raise InputError(f"{path} is not a record of eval_*.py or bench.py: {remedy}")
-    if problem := find_mismatch(record, schema) or find_uneven(record):
+    problem = find_mismatch(record, schema) or find_uneven(record)
+    for run in record["runs"] if schema is LOSSES and not problem else ():
+        steps = [step for step, _ in run["losses"]]
+        if steps != sorted(set(steps)):
+            problem = f"the losses of {run['run']} are not in the order of their steps"
+    if problem:
         raise InputError(f"{path}: {problem}: evaluate the run again, or remove the file")
 
 

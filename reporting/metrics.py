@@ -21,6 +21,7 @@ from evaluation import record_schema
 from evaluation.record_schema import schema_of
 from reporting import claims, figures
 from reporting.claims import Verdict
+from reporting.claims.losses import loss_caption, loss_table
 from reporting.columns import group_by_protocol, make_columns
 from reporting.figures import by_length
 from reporting.formatting import Table, escape_markdown
@@ -62,12 +63,13 @@ class Metric:
     schema: Any
     """fields of its records"""
     table: Callable[..., Table]
-    """of columns; for ACCURACY of records; for SPEED of a benchmark's result; for COMPARISON of a
-    record"""
+    """of columns; for ACCURACY of records; for SPEED of a benchmark's result; for LOSSES and
+    COMPARISON of a record"""
     describe: Callable[..., str]
     """what the numbers of records are, on which data, by which protocol, with which error"""
     judge: Callable[..., list[Verdict]] | None = None
-    """verdicts on columns: judge(columns, perplexities=lists of columns); None: no claims"""
+    """verdicts on columns: judge(columns, printed=paper's table, perplexities=lists of columns);
+    for LOSSES on a record; None: no claims"""
     plots: dict[str, Callable] = field(default_factory=dict, hash=False)
     """{stem of the file: function}: draw(what `table` has, file)"""
 
@@ -379,6 +381,15 @@ SPEED = Metric(
     describe=_speed_caption,
     plots={"bench": figures.speeds},
 )
+LOSSES = Metric(
+    name="Training loss",
+    stem="losses",
+    key="losses",
+    schema=record_schema.LOSSES,
+    table=loss_table,
+    describe=loss_caption,
+    judge=claims.judge_losses,
+)
 COMPARISON = Metric(
     name="Comparison",
     stem="compare",
@@ -388,4 +399,6 @@ COMPARISON = Metric(
     describe=_comparison_caption,
 )
 LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, TRAINED_RECALL, NDCG)  # record["lengths"]
-METRICS = {metric.schema: metric for metric in (*LENGTH_METRICS, ACCURACY, SPEED, COMPARISON)}
+METRICS = {
+    metric.schema: metric for metric in (*LENGTH_METRICS, ACCURACY, SPEED, LOSSES, COMPARISON)
+}

@@ -110,6 +110,14 @@ def compare() -> dict:
     return HARDWARE | {"compare": SETUP | {"context": 64, "rows": [row], "skipped": skipped}}
 
 
+def losses() -> dict:
+    runs = []
+    for pe in ("cable", "learnable"):
+        about = {"run": pe, "pe": pe, "size": "bert", "objective": "mlm", "seed": 1, "step": 100}
+        runs.append(about | {"losses": [[step, 3.0 - step / 100] for step in (50, 100)]})
+    return {"metric": "Training loss", "training": "pretraining", "runs": runs}
+
+
 KINDS = (
     perplexity,
     masked,
@@ -119,6 +127,7 @@ KINDS = (
     accuracy,
     speed,
     compare,
+    losses,
 )
 
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import record_examples
@@ -278,7 +279,7 @@ def test_verdicts_can_be_switched_off_and_need_trained_models(tmp_path, capsys):
     assert verdicts(trained, short, flags=("--verdicts", "false")) == ""
 
 
-def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
+def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path, capsys):
     """Table 3 of the Sandwich paper, trained at 512 tokens; here at 256.
 
     alibi is above sandwich by 0.2 in each of three seeds (the paper: dagger on ArXiv at 2x, none at
@@ -300,6 +301,7 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
     report.main([*paths, *flags, "--out_dir", str(tmp_path / "out")])
     parts = (tmp_path / "out" / "perplexity.md").read_text().split("\n\n")
     table, caption, comparison, explained, _ = parts
+    verdicts = capsys.readouterr().out.partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     assert rows[0] == ["context", "alibi", "kerple", "rope", "sandwich"]
     assert rows[2] == [
@@ -318,6 +320,13 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
     assert found["alibi"] == "1.01† (1.03†)" and found["kerple"] == "0.99∗ (0.95∗)"
     assert found["rope"] == "1.01 (3.05†)" and found["sandwich"] == "1.01 (0.96)"
     assert "† sandwich is significantly better, ∗ significantly worse." in explained
+    judged = [line.partition("(paired t-test over seeds) ")[2] for line in verdicts.splitlines()]
+    assert judged[-2:] == [
+        "(Sandwich, table 3): difference in perplexity 0.000 (-0.248 to 0.248; 3 seeds), rope at "
+        "512 tokens; 1 of 2 agree, 1 is not decided: **not decided**",
+        "(Sandwich, table 3): difference in perplexity -0.100 (-0.101 to -0.098; 3 seeds), kerple "
+        "at 512 tokens: **holds**",
+    ]
     assert "$^\\dagger$" in (tmp_path / "out" / "perplexity.tex").read_text()
     # An encoding that the table does not have, with one seed, changes no mark.
     measured = record("alibi-shift:shift=-1", {256: 4.9, 512: 4.9}) | {"protocol": SAME_TARGETS}
@@ -325,11 +334,19 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
     report.main([*paths, other, *flags, "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "perplexity.md").read_text()
     assert "5.30 ± 0.10†" in text
+    assert "kerple at 512 tokens: **holds**" in capsys.readouterr().out
     assert "Encodings that the paper's table does not have are not marked." in text
-    # One seed of one encoding is missing: no marks.
+    # One seed of one encoding is missing: no marks, and nothing is measured.
     report.main([*paths[:-2], *flags, "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "perplexity.md").read_text()
     assert "t-test over 3 seeds" not in text
+    assert "(paired t-test over seeds)" not in capsys.readouterr().out
+    # Another protocol than the paper's: its claims are not judged.
+    for path in paths:
+        measured = json.loads(Path(path).read_text()) | {"protocol": {"name": "segments"}}
+        save(Path(path), measured)
+    report.main([*paths, *flags, "--out_dir", str(tmp_path / "out")])
+    assert "(Sandwich, table 3" not in capsys.readouterr().out
 
 
 def test_numbers_of_the_same_setting_have_both_deviations(tmp_path):

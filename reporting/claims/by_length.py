@@ -1,5 +1,6 @@
 """Claims on perplexity and on nDCG@10 by context length."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -9,6 +10,7 @@ import numpy as np
 
 from evaluation import intervals
 from evaluation.intervals import Interval
+from evaluation.significance import BETTER, WORSE
 from reporting.claims.claim import (
     ALONE,
     CLAIMED_AS,
@@ -21,7 +23,8 @@ from reporting.claims.claim import (
 )
 from reporting.claims.verdicts import FAR_MULTIPLES, Verdict
 from reporting.columns import Column, dataset_of
-from reporting.paper import SANDWICH, has_same_targets
+from reporting.paper import MARKS_REFERENCE, SANDWICH, PaperTable, has_same_targets
+from reporting.tables import seed_marks
 
 FAR = FAR_MULTIPLES[0]
 ALIBI_SLOPES = "alibi-shift with scaled slopes"  # an encoding: see `_claimed_names`
@@ -68,10 +71,13 @@ PERPLEXITY = Quantity(intervals.perplexity_ratio, intervals.perplexity_ratio, FA
 NDCG = Quantity(_score_growth, _score_margin, math.inf)
 
 
-def judge_perplexity(columns: list[Column], **evidence) -> list[Verdict]:
+def judge_perplexity(
+    columns: list[Column], printed: PaperTable | None = None, **evidence
+) -> list[Verdict]:
     """Return verdicts on the encodings in columns; [] for encoders.
 
-    Claims of the Sandwich paper are judged by its protocol only.
+    Claims of the Sandwich paper are judged by its protocol only, those on its marks if the table
+    with them is `printed`.
     """
     first = columns[0].records[0]  # all columns have one protocol
     if "objective" in first:
@@ -79,6 +85,8 @@ def judge_perplexity(columns: list[Column], **evidence) -> list[Verdict]:
     sections = ("growth", "lower", "growth_on_data", "lower_on_data")
     verdicts = _judge_models(sections, columns, PERPLEXITY)
     verdicts += judge(["longer_training"], _longer_training, columns)
+    verdicts += judge(["all_training_lengths"], _all_training_lengths, columns)
+    verdicts += judge(["seed_marks"], _seed_marks, columns, printed)
     is_of_sandwich = has_same_targets(first)
     return [each for each in verdicts if is_of_sandwich or each.paper != SANDWICH]
 
@@ -182,3 +190,47 @@ def _longer_training(claim: Claim, columns: list[Column]) -> Measured:
             growth = compare((column, column), ends, intervals.perplexity_ratio)
             what = f"{column.label}, {ends[1]:,} to {ends[0]:,} tokens: "
             yield claim.but(what=what), {ALONE: growth}
+
+
+def _all_training_lengths(claim: Claim, columns: list[Column]) -> Measured:
+    """Compare two encodings, if both were trained at several lengths.
+
+    The other counts at its training lengths only, the first from its training length on.
+    """
+    ours = [column for column in columns if claim.encoding in _claimed_names(column)]
+    theirs = [column for column in columns if column.pe in claim.others]
+    if any(len({column.trained_at for column in group}) < 2 for group in (ours, theirs)):
+        return
+    ratios = {}
+    for other, column in itertools.product(theirs, ours):
+        length = other.trained_at
+        if column.trained_at <= length and column.values(length) and other.values(length):
+            ratios["", f"{other.label} and {column.label} at {length:,} tokens"] = compare(
+                (other, column), (length, length), intervals.perplexity_ratio, "block_size"
+            )
+    yield claim, ratios
+
+
+def _seed_marks(claim: Claim, columns: list[Column], printed: PaperTable | None) -> Measured:
+    """Compare the reference of the paper's marks with the encodings that have the claim's mark.
+
+    At the same multiples of the training length. A paired t-test over seeds is significant if the
+    interval of the differences is on one side of 0. Cells without a mark are no claim.
+    """
+    if printed is None or printed.dataset != claim.data:
+        return
+    columns = [column for column in columns if printed.covers(column.pe)]
+    marks = seed_marks(columns, MARKS_REFERENCE)  # {}: not enough seeds
+    reference = [column for column in columns if column.pe == MARKS_REFERENCE]
+    mark = BETTER if claim.relation == ">" else WORSE
+    differences = {}
+    for column, context in itertools.product(columns, printed.contexts()):
+        length = context * column.trained_at / printed.training_length(column.pe)
+        is_claimed = printed.mark(column.pe, context) == mark
+        if is_claimed and (column.label, length) in marks:
+            ours = reference[0].values_by_seed(int(length))
+            theirs = column.values_by_seed(int(length))
+            values = [theirs[seed] - ours[seed] for seed in ours if seed in theirs]
+            name = f"{column.label} at {length:,g} tokens"
+            differences["", name] = intervals.over_seeds(values, (0, 0))
+    yield claim, differences

@@ -102,11 +102,10 @@ def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
     texts = [f"{counts[name]} {words}" for name, words in OUTCOMES.items() if counts[name]]
     parts = [
         "# Claims of the papers",
-        f"{len(claims)} claims: {', '.join(texts)}. verdicts.csv next to a linked table has the "
-        "measured values with 95% intervals (docs/evaluation.md has the rule). Reports of fewer "
-        "encodings than others are left out, and those of one seed if several seeds agree. Bounds "
-        "of ours are marked. Tables name the size of the models; speeds are of CPUs unless a table "
-        "names a GPU.",
+        f"{len(claims)} claims: {', '.join(texts)}. Criteria: claims.yaml. verdicts.csv next to a "
+        "linked table has measured values and 95% intervals (docs/evaluation.md). Reports of fewer "
+        "encodings, and of one seed if several seeds agree, are left out. Bounds of ours are "
+        "marked. Speeds are of CPUs unless a table names a GPU.",
     ]
     for paper, title in TITLES.items():
         of_paper = [claim for claim in claims if claim.paper == paper]
@@ -118,7 +117,7 @@ def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
             cells = [cell.replace("|", "\\|") for cell in cells]
             lines.append(f"| {' | '.join(cells)} |")
         parts += [f"## {title}", "\n".join(lines)]
-        parts.append(f"Not measured: {len(of_paper) - len(measured)} claims of claims.yaml.")
+        parts.append(f"Not measured: {len(of_paper) - len(measured)} claims.")
     return "\n\n".join(parts) + "\n"
 
 

@@ -5,6 +5,9 @@
 
 Runs are folders of train_gpt.py (log.jsonl) or retrieval.finetune (finetune.json). A point is the
 mean loss since the previous logged step. Figures 6 and 7 of the CABLE paper.
+
+Training losses are also written as a record next to the picture (losses.json), unless pretraining
+and fine-tuning are mixed. report.py makes a table of them, and judges the claims on encoders.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, run_folder
-from runtime.files import atomic, read_json
+from runtime.files import atomic, read_json, write_json
 from runtime.schema import Count, Integer, Number, Text, fields, find_mismatch, nullable
 
 import yaml
@@ -25,7 +28,7 @@ REMEDY = "train again, or remove the run"
 SETTINGS = fields(  # of config.yaml or config.json
     {
         "pe": Text,
-        "size? data?": nullable(Text),
+        "size? objective? data?": nullable(Text),
         "seed? block_size?": nullable(Integer),
     }
 )
@@ -51,22 +54,28 @@ def main(argv=None):
     if not config.runs:
         raise InputError("no runs given: python plot.py losses runs/NAME ...")
     style.check_png(config.out)
-    lines, descriptions = [], set()
+    lines, runs, trainings, descriptions = [], [], set(), set()
     for run in map(Path, config.runs):
         losses = read_losses(run, config.kind)
         if not losses:
             raise InputError(f"{run} has no {config.kind} losses: remove it")
-        pe, description = describe_run(run)
-        lines.append(figures.Line(run.name, pe, losses))
+        found, training, description = describe_run(run)
+        lines.append(figures.Line(run.name, found["pe"], losses))
+        runs.append(found | {"step": losses[-1][0], "losses": losses})
+        trainings.add(training)
         descriptions.add(description)
     title = f"{config.kind} loss; one run per line\n{'; '.join(sorted(descriptions))}"
     with atomic(config.out) as file:
         figures.losses(lines, file, title)
     print(f"wrote {config.out}")
+    if config.kind == "train" and len(trainings) == 1:
+        path = Path(config.out).with_suffix(".json")
+        write_json(path, {"metric": "Training loss", "training": trainings.pop(), "runs": runs})
+        print(f"record: {path}")
 
 
-def describe_run(run: Path) -> tuple[str, str]:
-    """Return the encoding of a run; and its model, data, training length and seed in words."""
+def describe_run(run: Path) -> tuple[dict, str, str]:
+    """Return a run's fields of the record, the training, and the run in words."""
     finetuning = read_finetuning(run)
     path = run / ("config.json" if finetuning else run_folder.CONFIG)
     try:
@@ -76,12 +85,15 @@ def describe_run(run: Path) -> tuple[str, str]:
         raise InputError(f"{path} cannot be read ({reason}): {REMEDY}") from None
     if problem := find_mismatch(settings, SETTINGS):
         raise InputError(f"{path}: {problem}: {REMEDY}")
+    keys = ("pe", "size", "objective", "seed")
+    found = {"run": run.name} | {key: settings.get(key) for key in keys}
     model = f"{settings.get('size') or 'custom'} model"
     if finetuning:
-        return settings["pe"], f"{model}, fine-tuned, seed {finetuning['settings']['seed']}"
+        found |= {"objective": "mlm", "seed": finetuning["settings"]["seed"]}
+        return found, "fine-tuning", f"{model}, fine-tuned, seed {found['seed']}"
     data = Path(settings.get("data") or "unknown data").name
     length, seed = settings.get("block_size") or 0, settings.get("seed")
-    return settings["pe"], f"{model} on {data}, trained at {length:,} tokens, seed {seed}"
+    return found, "pretraining", f"{model} on {data}, trained at {length:,} tokens, seed {seed}"
 
 
 def read_finetuning(run: Path) -> dict | None:

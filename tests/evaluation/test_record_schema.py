@@ -92,6 +92,14 @@ def test_lists_of_different_lengths_are_found(kind, change):
         record_schema.check_record("a", record, "remedy")
 
 
+def test_losses_that_are_not_in_the_order_of_their_steps_are_found():
+    record = record_examples.losses()
+    record_schema.check_record("a", record, "remedy")
+    record["runs"][0]["losses"].reverse()
+    with pytest.raises(InputError, match="are not in the order of their steps"):
+        record_schema.check_record("a", record, "remedy")
+
+
 def test_committed_records_fulfil_the_schema():
     paths = (ROOT / "results").rglob("*.json*")
     values = [value for path in paths for value in read_json_values(path, "").values()]

@@ -13,6 +13,7 @@ from evaluation.intervals import Interval
 from reporting import claims, paper
 from reporting.claims import claim
 from reporting.claims.claim import decide
+from reporting.claims.losses import loss_table
 from reporting.claims.verdicts import combine, judge_bound, printed_interval
 from reporting.columns import make_columns
 
@@ -287,7 +288,64 @@ def test_criteria_hold_on_the_tables_that_the_papers_print():
     assert len(held) > 60
 
 
+def test_cable_v1_and_sinusoidal_are_compared_for_all_training_lengths():
+    """At the training lengths of sinusoidal; cable-v1 was trained with as many tokens or less."""
+    ours = [record("cable-v1", {512: 5.0, 1024: 4.0}, block_size=size) for size in (512, 1024)]
+    theirs = [
+        record("sinusoidal", {512: 5.5, 1024: 9.0}, block_size=512),
+        record("sinusoidal", {512: 4.0, 1024: 4.2}, block_size=1024),
+    ]
+    ours[1]["lengths"]["512"] = record("", {512: 9.0})["lengths"]["512"]  # below its length
+    assert texts(ours + theirs)[-1].endswith(
+        "to it: 1.050 (1.050 to 1.050; one seed), sinusoidal, 1,024 and cable-v1, 512 at 1,024 "
+        "tokens: **holds**"
+    )
+    theirs[1] = record("sinusoidal", {512: 4.9, 1024: 3.9}, block_size=1024)
+    assert judge(ours + theirs)[-1].outcome == "fails"
+    one_length = judge(ours + theirs[:1])
+    assert not any("every training length of" in verdict.claim for verdict in one_length)
+
+
 # Other tasks
+
+
+def test_generalization_compares_the_best_of_each_measure():
+    def elsewhere(pe, perplexity, size="small"):
+        """At half of the training length as well, which does not count."""
+        made = record(pe, {512: 100 - perplexity, 1024: perplexity}, block_size=1024)
+        return made | {"size": size, "data": {"dataset": "fineweb"}}
+
+    def hellaswag(pe, accuracy, error=0.002):
+        values = {"acc": accuracy, "acc_se": error, "acc_norm": 0.3, "acc_norm_se": None}
+        made = record(pe, {}, block_size=1024) | {"size": "small"} | values
+        del made["lengths"]
+        return made
+
+    perplexities = [
+        elsewhere("cable-v1", 33.5),
+        elsewhere("rope", 45.0),
+        elsewhere("alibi", 33.25),
+        elsewhere("cable", 30.0),  # of version 3: not judged, and no rival
+        elsewhere("cable-v1", 20.0, "medium"),
+    ]
+    accuracies = [hellaswag("cable-v1", 0.31), hellaswag("rope", 0.3)]
+    assert [str(verdict) for verdict in claims.judge_generalization(perplexities + accuracies)] == [
+        "small: cable-v1 has the highest HellaSwag acc (CABLE, version 1, section 5.3): "
+        "difference of another encoding to it: -1.000 (-1.554 to -0.446; one seed; unpaired), "
+        "rope: **holds**",
+        "small: cable-v1 has the highest acc_norm (CABLE, version 1, section 5.3): "
+        "difference of another encoding to it: 0.000 (no interval), rope: **not decided**",
+        "small: cable-v1 has the lowest perplexity on fineweb (CABLE, version 1, section 5.3): "
+        "smallest ratio of another encoding to it: 0.993 (0.993 to 0.993; one seed), alibi; "
+        "1 of 2 agree, 1 disagrees: **fails**",
+    ]
+    accuracies[1]["acc"] = 0.308
+    assert claims.judge_generalization(accuracies)[0].outcome == "not decided"
+    # Other texts: the standard errors of 0.004 decide.
+    perplexities[2]["data"] = {"dataset": "fineweb", "split": "other"}
+    verdict = claims.judge_generalization(perplexities)[0]
+    assert "0.993 (0.982 to 1.004; one seed; unpaired), alibi" in verdict.measured
+    assert verdict.outcome == "not decided"
 
 
 def encoders(spread=5.0, **values):
@@ -340,3 +398,66 @@ def test_retrieval_that_is_not_decided():
     """Scores that vary by 40 have a standard error of 2."""
     columns = encoders(spread=40.0, cable=(15.0, 16.0, 15.5), alibi=(14.0, 15.0, 15.0))
     assert {verdict.outcome for verdict in claims.judge_retrieval(columns)} == {"not decided"}
+
+
+def loss_record(training="pretraining", objective="mlm", **curves):
+    """Return a record of losses at steps 10, 20, ..., 1000; curves: {encoding: losses by seed}."""
+    runs = []
+    for pe, seeds in curves.items():
+        for seed, losses in enumerate(seeds, 1):
+            points = [[10 * (index + 1), float(loss)] for index, loss in enumerate(losses)]
+            run = {"run": f"{pe}-{seed}", "pe": pe, "size": "bert", "seed": seed, "step": 1000}
+            runs.append(run | {"objective": objective, "losses": points})
+    return {"metric": "Training loss", "training": training, "runs": runs}
+
+
+def test_losses_of_encoders():
+    """cable falls fast to 2.0; alibi slowly to 1.9; learnable stays at 3; noise is shared."""
+    noise = np.random.default_rng(5).normal(0, 0.3, 100)
+    fast, slow = np.full(100, 2.0), np.linspace(6, 1.9, 100)
+    slow[90:] = 1.9
+    curves = {"cable": fast + noise, "alibi": slow + noise, "learnable": 3 + noise}
+    record = loss_record(**{pe: [losses] for pe, losses in curves.items()})
+    verdicts = claims.judge_losses(record)
+    assert {verdict.where for verdict in verdicts} == {"figure 6"}
+    assert [(verdict.claim, verdict.outcome) for verdict in verdicts] == [
+        ("cable, pretraining: training loss lower than alibi, learnable", "holds"),
+        ("cable, pretraining: final training loss lower than alibi, learnable", "fails"),
+        ("learnable, pretraining: final training loss higher than cable, alibi", "holds"),
+    ]
+    assert (
+        "-0.100 (-0.100 to -0.100; one seed), alibi; 1 of 2 agree, 1 disagrees"
+        in verdicts[1].measured
+    )
+    assert "-1.000 (-1.000 to -1.000; one seed), cable" in verdicts[2].measured
+    tuned = claims.judge_losses(record | {"training": "fine-tuning"})
+    assert [v.where for v in tuned] == ["figure 7", "figure 7"]
+    assert claims.judge_losses(loss_record(objective="clm", cable=[fast], alibi=[slow])) == []
+    short = loss_record(cable=[fast], alibi=[slow])
+    for run in short["runs"]:
+        run["step"] = 49
+    assert claims.judge_losses(short) == []
+
+
+def test_losses_that_seeds_or_noise_do_not_decide():
+    random = np.random.default_rng(6)
+    noisy_losses = [2 + random.normal(0, 0.5, 100) for _ in range(2)]
+    record = loss_record("fine-tuning", cable=[noisy_losses[0]], rope=[noisy_losses[1] + 0.01])
+    assert [verdict.outcome for verdict in claims.judge_losses(record)] == ["not decided"]
+    seeds = [np.full(100, 2 + shift) for shift in (-0.2, 0.0, 0.2)]
+    record = loss_record("fine-tuning", cable=[np.full(100, 1.99)] * 3, rope=seeds)
+    (verdict,) = claims.judge_losses(record)
+    assert (
+        verdict.outcome == "not decided" and "0.010 (-0.487 to 0.507; 3 seeds)" in verdict.measured
+    )
+    # t(2) * 0.2 / sqrt(3) = 4.303 * 0.1155 = 0.497 on both sides of 0.01
+
+
+def test_table_of_losses_is_at_the_shared_steps():
+    """rope logged every second step only: 20, 40, ..., 1000; final: the last tenth of these."""
+    record = loss_record(cable=[range(100), range(1, 101)], rope=[range(100)])
+    record["runs"][2]["losses"] = record["runs"][2]["losses"][1::2]
+    cells = loss_table(record).cells
+    # Losses at steps 20, 40, ...: 1, 3, ..., 99. The last five: 91, 93, 95, 97, 99.
+    assert cells[1] == ["cable", "95.500 ± 0.707", "50.500 ± 0.707", "2"]
+    assert cells[2] == ["rope", "95.000", "50.000", "1"]

@@ -7,6 +7,7 @@ import shutil
 import pytest
 from conftest import log_of
 
+import report
 from reporting import figures
 from reporting.plots import losses
 
@@ -50,9 +51,31 @@ def test_losses_are_read_from_the_logs(trained, finetuned, tmp_path, plotted):
         "tuned": [[1, 3.0], [2, 2.5], [3, 2.25]],
     }
     assert len(plotted["alibi"]) == 3
+    assert not (tmp_path / "a.json").exists()  # pretraining and fine-tuning are not comparable
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     losses.main([str(trained("alibi")), "--kind", "val", *out])
     assert [step for step, _ in plotted["alibi"]] == [3, 6]
+
+
+def test_the_record_of_training_losses_makes_a_report(trained, finetuned, tmp_path, capsys):
+    out = tmp_path / "a.png"
+    losses.main([str(trained("alibi")), "--out", str(out)])
+    assert f"record: {tmp_path / 'a.json'}" in capsys.readouterr().out
+    (run,) = json.loads((tmp_path / "a.json").read_text())["runs"]
+    assert (run["run"], run["pe"], run["objective"], run["seed"]) == ("alibi", "alibi", "clm", 1)
+    logged = [entry for entry in log_of(trained("alibi")) if entry["kind"] == "train"]
+    assert run["losses"] == [[entry["step"], entry["loss"]] for entry in logged]
+    assert run["step"] == logged[-1]["step"]
+
+    tuned = finetuned([[step, 3.0 - step / 100] for step in range(10, 101, 10)])
+    record = json.loads((tuned / "finetune.json").read_text()) | {"settings": {"seed": 2}}
+    (tuned / "finetune.json").write_text(json.dumps(record))
+    (tuned / "config.json").write_text(json.dumps({"pe": "cable", "size": "bert"}))
+    losses.main([str(tuned), "--out", str(out)])
+    report.main([str(tmp_path / "a.json"), "--out_dir", str(tmp_path / "out")])
+    text = (tmp_path / "out" / "losses.md").read_text()
+    assert "|    cable |      2.000 |     2.450 |     1 |" in text
+    assert "Training loss in nats, fine-tuning: mean over the last 10% of the training" in text
 
 
 def test_errors(refused, trained, finetuned, tmp_path):
