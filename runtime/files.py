@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -18,6 +19,8 @@ from runtime.schema import find_mismatch
 from errors import InputError
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)  # of flock on a file system without locks
+# The end of the name of a temporary file of `atomic`.
+PARTIAL = r"\.[0-9a-f]{8}\.partial"
 
 
 @contextmanager
@@ -32,8 +35,9 @@ def atomic(path: str | Path):
     path = Path(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = _partial_path(path)
-        with open(partial, "wb") as file:
+        remove_partial_files(path.parent, re.escape(path.name) + PARTIAL)
+        partial, file = _open_partial_file(path)
+        with file:
             try:
                 yield file
                 file.flush()
@@ -47,8 +51,33 @@ def atomic(path: str | Path):
         os.close(folder)
 
 
+def _open_partial_file(path: Path):
+    """Return the path of a temporary file, and the file, locked for `remove_partial_files`."""
+    while True:
+        partial = _partial_path(path)
+        file = open(partial, "wb")  # noqa: SIM115
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return partial, file
+        file.close()  # deleted by another process before it was locked
+
+
 def _partial_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
+
+
+def remove_partial_files(folder: Path, pattern: str) -> None:
+    """Remove the temporary files that killed processes left in a folder.
+
+    pattern: regular expression of the whole name. Files that a process is writing are locked and
+    stay. A file system without locks keeps all of them.
+    """
+    for path in folder.iterdir():
+        if re.fullmatch(pattern, path.name):
+            with contextlib.suppress(OSError), open(path, "r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 @contextmanager

@@ -43,7 +43,7 @@ from runtime.checkpoints import (
     named_step,
     write_checkpoint,
 )
-from runtime.files import atomic, read_json_lines, writing
+from runtime.files import PARTIAL, atomic, read_json_lines, remove_partial_files, writing
 from runtime.provenance import provenance
 from runtime.schema import Count, fields, find_mismatch
 
@@ -53,6 +53,8 @@ import yaml
 from errors import InputError
 
 CONFIG, LOG = "config.yaml", "log.jsonl"
+# Temporary files of a killed process.
+LEFTOVERS = rf"(checkpoint_\d+\.pt|config\.yaml|log\.jsonl){PARTIAL}"
 RECORD = fields({"kind": str, "step": Count, "loss?": float, "id?": str})  # of the log
 ALREADY = "{} already contains a run: pass --resume to continue it, or use another --out_dir"
 USE_THE_SAME = "use the same, or another --out_dir"
@@ -166,8 +168,7 @@ class Run:
         if not self.is_writer:
             return
         weakref.finalize(self, lock_folder(self.folder))
-        for path in self.folder.glob("checkpoint_*.pt.*.partial"):  # of a killed training
-            path.unlink()
+        remove_partial_files(self.folder, LEFTOVERS)
         records = self._truncate_log()
         ids = [record["id"] for record in records if "id" in record]
         run_id = ids[0] if ids else uuid.uuid4().hex[:8]

@@ -43,6 +43,15 @@ def test_writers_of_one_path_have_files_of_their_own(tmp_path):
     assert path.read_bytes() == b"first" and list(tmp_path.iterdir()) == [path]
 
 
+def test_files_of_killed_writers_are_removed_by_the_next_one(tmp_path):
+    names = ["file.0123abcd.partial", "file.partial", "other.0123abcd.partial", "file.x.partial"]
+    for name in names:
+        (tmp_path / name).write_text("half")
+    with atomic(tmp_path / "file") as file:
+        file.write(b"x")
+    assert {path.name for path in tmp_path.iterdir()} == {"file", *names[1:]}
+
+
 def test_content_is_synced_before_the_rename(tmp_path, monkeypatch):
     """The folder is synced after the rename: a power cut leaves the old file or the new one."""
     calls = []
