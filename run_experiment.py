@@ -284,7 +284,7 @@ class Experiment:
                 return known
         job = Job(name, words, needs, reports=[*reports], **fields)
         if is_finished(words):
-            job.state = "done"
+            job.state, job.finished_before = "done", 1.0
         self.jobs.append(job)
         return job
 
@@ -328,7 +328,7 @@ class Experiment:
 
     def add_run(self, words, needs, run: Path, data: Data, report: Job) -> Job:
         """Add a job that makes a model, and its evaluations."""
-        job = self.add(f"train {run.parent.name}/{run.name}", words, needs, run=run)
+        job = self.add(f"train {run.parent.name}/{run.name}", words, needs, run=run, weight=3)
         if job not in self.runs:
             self.runs.append(job)
         config, scale = self.config, self.scale

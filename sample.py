@@ -2,6 +2,7 @@
 
     python sample.py runs/quickstart/cable --prompt "def main(" --max_new_tokens 2000
     python sample.py runs/quickstart/cable --prompt_file prompts.txt     # a batch, one per line
+    python sample.py runs/quickstart/cable --interactive true            # asks for prompts
 
 The text may be longer than the training length. A single text is printed while it is generated, a
 batch at its end. The last line, on standard error, is the throughput in tokens per second.
@@ -36,6 +37,8 @@ class Config(SamplingConfig):
     """text to continue; empty: start of a document"""
     prompt_file: str | None = None
     """file of prompts, one per line, that are continued as one batch; instead of --prompt"""
+    interactive: bool = False
+    """ask for prompts until the end of input"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -45,8 +48,9 @@ class Config(SamplingConfig):
         problems = []
         if len(self.run) != 1:
             problems.append("one run is needed: python sample.py runs/NAME")
-        if self.prompt and self.prompt_file is not None:
-            problems.append("--prompt and --prompt_file exclude each other: use one")
+        sources = [self.prompt != "", self.prompt_file is not None, self.interactive]
+        if sources.count(True) > 1:
+            problems.append("--prompt, --prompt_file and --interactive exclude each other: use one")
         if problems:
             raise InputError(*problems)
 
@@ -61,7 +65,20 @@ def main(argv=None):
     prepare_generation(model, dtype, config.compile)
     tokenizer = run_tokenizer(config.run[0], checkpoint)
     model.set_vocabulary(tokenizer.vocab_size)
-    complete(model, tokenizer, prompts, config, device, dtype)
+    if not config.interactive:
+        complete(model, tokenizer, prompts, config, device, dtype)
+        return
+    while True:
+        try:
+            prompt = input("prompt> ")
+            prompt.encode()  # with LC_ALL=C, Python reads other bytes as surrogates
+        except EOFError:
+            print()
+            return
+        except UnicodeError as error:
+            print()
+            raise InputError(f"the prompt is not text in UTF-8 ({error}): type another") from None
+        complete(model, tokenizer, [prompt], config, device, dtype)
 
 
 def read_prompts(path: str) -> list[str]:

@@ -1,5 +1,6 @@
 """run_experiment.py and training/scheduler.py: jobs of every script, and a simulated node."""
 
+import contextlib
 import functools
 import os
 import re
@@ -198,16 +199,21 @@ def test_a_record_that_was_written_during_an_interruption_counts(tmp_path, statu
     assert (job.state, report.records) == ("interrupted", records)
 
 
-def test_progress_is_the_last_line_of_each_log(tmp_path, capsys):
-    jobs = [scheduler.Job("a", ["-c", "print('step 1\\nstep 2')"]), scheduler.Job("b", [])]
+def test_time_left_does_not_count_what_was_finished_before(tmp_path, capsys):
+    """In a minute from 40 to 50 of 100 steps: five minutes are left, and as long for a second."""
+    (tmp_path / "config.yaml").write_text("steps: 100")
+    (tmp_path / "log.jsonl").write_text('{"kind": "train", "step": 40, "tokens_per_second": 1}\n')
+    jobs = [scheduler.Job("a", ["-c", "pass"], run=tmp_path), scheduler.Job("b", [])]
     running = scheduler.Scheduler(jobs, tmp_path, 1)
     running.start(jobs[0], 0)
     running.running[jobs[0]].wait()
-    running.print_progress()  # not yet
-    running.printed -= scheduler.PRINT_SECONDS
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write('{"kind": "train", "step": 50, "tokens_per_second": 1}\n')
+    jobs[0].started = running.started = time.time() - 60
     running.print_progress()
-    _, line = capsys.readouterr().out.splitlines()
-    assert line == "1 of 2: a: step 2"
+    _, first, all_jobs = capsys.readouterr().out.splitlines()
+    assert first == "1 of 2: a, step 50 of 100, 1 tokens/s, 5.0 min left"
+    assert all_jobs == "all: 15.0 min left"
 
 
 def run(folder, *words, devices, wait=True, program=(), **settings):
@@ -318,6 +324,39 @@ def test_an_interrupted_experiment_continues_and_repeats_nothing(node):
     assert run(node, *FLAGS, "--jobs", "2", devices=2).returncode == 1
     trained = [words for *_, words in logged(node) if "train_gpt.py" in words]
     assert len(trained) == len(set(trained)) == 10
+
+
+def processes_of(folder):
+    """Return the command lines of the running processes that log to this folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"JOB_LOG={folder}/".encode() in (path / "environ").read_bytes():
+                found.append((path / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+@pytest.mark.parametrize(
+    "script, number", [("all_tables", signal.SIGTERM), ("sandwich_table3_5", signal.SIGINT)]
+)
+def test_no_process_outlives_a_script_of_several_stages(node, script, number):
+    """SIGTERM reaches the shell only, Ctrl-C all processes of the terminal."""
+    words = ["--scale", "smoke", "--data", "stdlib", "--encodings", "cable", "rope"]
+    command = ["bash", f"scripts/{script}.sh"]
+    started = {"devices": 2, "wait": False, "program": command, "SECONDS_PER_JOB": "30"}
+    process = run(node, *words, **started, EXPERIMENT_SCRIPTS=str(os.getpid()))
+    deadline = time.time() + 60
+    while not any("train_gpt.py" in words for words in processes_of(node)):
+        assert time.time() < deadline
+        time.sleep(0.1)
+    send = os.killpg if number == signal.SIGINT else os.kill
+    send(process.pid, number)
+    process.communicate(timeout=120)
+    assert process.returncode
+    deadline = time.time() + 20  # less than a job takes
+    while processes_of(node) and time.time() < deadline:
+        time.sleep(0.1)
+    assert not processes_of(node)
 
 
 def test_a_report_keeps_the_records_of_earlier_calls(node):

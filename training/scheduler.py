@@ -8,6 +8,7 @@ On several GPUs a job runs on all of them (torchrun). Side by side, each job has
 as soon as the jobs that they need are done. A report runs again whenever records were added.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+import yaml
 
 from training.cost import describe_seconds
 
@@ -29,9 +31,10 @@ ONCE = ("export_hf.py", "import_pretrained.py", "retrieval.prepare")
 # bench.py writes its output before it ends: this file next to it has the command that has ended.
 FINISHED = ".finished"
 DEVICES = "EXPERIMENT_DEVICES"  # number of devices to believe in, for tests
+SCRIPTS = "EXPERIMENT_SCRIPTS"  # processes of the scripts that called this one; jobs end with them
 KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 POLL_SECONDS = 0.1
-PRINT_SECONDS = 60  # between lines of progress
+PRINT_SECONDS = 60  # between lines of progress, if they cannot be updated
 
 
 @dataclass(eq=False)
@@ -47,6 +50,8 @@ class Job:
     """that its records belong to"""
     is_last: bool = False
     """whether it runs after the others whether they failed or not"""
+    weight: float = 1.0
+    """expected time, in any unit"""
     records: list[str] = field(default_factory=list)
     """of a report"""
     reported: int = 0
@@ -55,6 +60,8 @@ class Job:
     """waiting, running, done, failed, skipped or interrupted"""
     slot: int | None = None
     started: float = 0.0
+    finished_before: float = 0.0
+    """fraction that was finished when it started"""
 
     def command(self, ranks: int = 1) -> list[str]:
         """Return the command: on all ranks if the program can use them."""
@@ -65,6 +72,17 @@ class Job:
     def is_ready(self) -> bool:
         states = {job.state for job in self.needs}
         return states.isdisjoint({"waiting", "running"}) if self.is_last else states <= {"done"}
+
+    def progress(self) -> tuple[float, str]:
+        """Return the finished fraction of the job, and the last log line of a training."""
+        if self.state == "running" and self.run:
+            with contextlib.suppress(OSError, IndexError, KeyError, ValueError):
+                steps = yaml.safe_load((self.run / "config.yaml").read_text())["steps"]
+                lines = (self.run / "log.jsonl").read_text().splitlines()
+                last = [json.loads(line) for line in lines if '"train"' in line][-1]
+                step, speed = last["step"], last["tokens_per_second"]
+                return step / steps, f", step {step:,} of {steps:,}, {speed:,.0f} tokens/s"
+        return float(self.state not in ("waiting", "running")), ""
 
 
 class Scheduler:
@@ -83,8 +101,11 @@ class Scheduler:
         if width > 1:
             self.groups = [[number] for number in ids[:width]] or [[]] * width
         self.threads = max(1, cores // len(self.groups))
+        scripts = os.environ.get(SCRIPTS, "").split()
+        self.scripts = [f"/proc/{process}/exe" for process in scripts]  # zombies have none
         self.running: dict[Job, subprocess.Popen] = {}
-        self.printed = time.time()
+        self.started = time.time()
+        self.printed = 0.0
         self.signal = 0
 
     def command(self, job: Job) -> str:
@@ -110,6 +131,8 @@ class Scheduler:
                 job.records = [path for path in known if Path(path).exists()]
         while True:
             self.collect()
+            if not (self.signal or all(map(os.path.exists, self.scripts))):
+                self.interrupt(signal.SIGTERM, None)
             if not self.signal:
                 self.start_ready()
             if not self.running:
@@ -149,6 +172,7 @@ class Scheduler:
         if devices or slot is None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         job.state, job.slot, job.started = "running", slot, time.time()
+        job.finished_before = job.progress()[0]
         failed = [str(other.run) for other in job.needs if other.state == "failed"]
         job.words = [word for word in job.words if word not in failed]
         print(f"+ {self.command(job)}", flush=True)
@@ -191,14 +215,27 @@ class Scheduler:
                 job.state = "skipped"
 
     def print_progress(self) -> None:
-        """Print the last line of each running job's log, once a minute."""
-        if time.time() - self.printed < PRINT_SECONDS:
+        """Print a line for each running job and one for all; update them on a terminal."""
+        updates = sys.stdout.isatty()
+        if not updates and time.time() - self.printed < PRINT_SECONDS:
             return
         self.printed = time.time()
+        lines = []
         for job in self.running:
-            lines = self.log_of(job).read_text(errors="replace").splitlines()
-            number = self.jobs.index(job) + 1
-            print(f"{number} of {len(self.jobs)}: {job.name}: {''.join(lines[-1:])}", flush=True)
+            fraction, details = job.progress()
+            done = fraction - job.finished_before
+            if done > 0:
+                left = (time.time() - job.started) * (1 - fraction) / done
+                details += f", {describe_seconds(left)} left"
+            lines.append(f"{self.jobs.index(job) + 1} of {len(self.jobs)}: {job.name}{details}")
+        fractions = {job: job.progress()[0] for job in self.jobs}
+        done = sum(job.weight * (fractions[job] - job.finished_before) for job in self.jobs)
+        if done > 0:
+            remaining = sum(job.weight * (1 - fractions[job]) for job in self.jobs)
+            left = (time.time() - self.started) * remaining / done
+            lines.append(f"all: {describe_seconds(left)} left")
+        end = f"\x1b[{len(lines)}F" if updates else ""
+        print("".join(f"{line}\n" for line in lines), end=end, flush=True)
 
 
 def is_finished(words: list[str]) -> bool:

@@ -1,6 +1,7 @@
 """Generation: greedy decoding, batches, long contexts, distributions, and sample.py."""
 
 import copy
+import io
 
 from runtime import checkpoints, loading
 
@@ -271,6 +272,19 @@ def test_a_prompt_file_is_a_batch(trained, capsys, tmp_path):
     flags = ["--prompt_file", path, "--max_new_tokens", 5, "--temperature", 0]
     out = generate_text(capsys, trained("cable"), *flags)
     assert out.startswith("--- 1\n1: line") and "\n--- 2\n2" in out
+
+
+def test_interactive_mode_asks_until_the_end_of_input(trained, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("1: line\n2\n"))
+    out = generate_text(capsys, trained("cable"), "--interactive", "--max_new_tokens", 3)
+    assert out.count("prompt> ") == 3 and "1: line" in out and "\n" in out
+
+
+def test_a_prompt_that_is_no_utf8_is_refused(trained, refused, monkeypatch):
+    """With LC_ALL=C, Python reads the bytes caf\\xe9 as a surrogate."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("caf\udce9\n"))
+    (line,) = refused(sample.main, trained("cable"), "--interactive")
+    assert "the prompt is not text in UTF-8" in line and line.endswith("type another")
 
 
 def test_a_text_beyond_the_longest_context_is_noted(trained, capsys):
