@@ -204,8 +204,6 @@ def select_text(shards: Shards, lengths: list[int], config: Config) -> tuple[dic
     """
     longest = lengths[-1]
     check_lengths(lengths, config)
-    if config.within_documents:
-        return select_in_documents(shards, longest, config)
     windows = Windows(shards, longest)  # raises InputError if the split is too short for one
     same_targets = config.protocol == "same-targets"
     protocol = {
@@ -213,7 +211,7 @@ def select_text(shards: Shards, lengths: list[int], config: Config) -> tuple[dic
         "stride": config.stride,
         "targets": config.targets if same_targets else None,
     }
-    if not same_targets:
+    if not (same_targets or config.within_documents):
         protocol["remainder"] = "counted"  # the end of a text fills a shorter window
         regions = [Region(shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)]
         limit = math.inf if config.max_tokens is None else config.max_tokens
@@ -223,11 +221,13 @@ def select_text(shards: Shards, lengths: list[int], config: Config) -> tuple[dic
     count = config.windows or len(windows)
     if config.max_tokens:
         count = min(count, config.max_tokens // longest)
-    if same_targets:
+    spacing = longest
+    if config.within_documents:
+        starts, protocol["documents"] = starts_in_documents(shards, longest, count)
+    elif same_targets:
         starts, spacing = overlapping_starts(shards, longest, count)
     else:
         starts = [windows.locate(number) for number in evenly_spaced(len(windows), count)]
-        spacing = longest
     protocol |= {
         "span": longest,
         "spans": len(starts),
@@ -236,37 +236,28 @@ def select_text(shards: Shards, lengths: list[int], config: Config) -> tuple[dic
     return protocol, [Region(shard, start, longest) for shard, start in starts]
 
 
-def select_in_documents(shards: Shards, length: int, config: Config) -> tuple[dict, list[Region]]:
-    """Return the description of the protocol, and windows that are inside of one document each.
+def starts_in_documents(
+    shards: Shards, length: int, count: int
+) -> tuple[list[tuple[int, int]], int]:
+    """Return the starts (shard, offset) of windows inside one document each, and how many of these.
 
-    A document begins with the end-of-text token. Raises InputError if none is long enough.
+    At most `count` of all such windows that do not overlap, evenly spaced. A document begins with
+    the end-of-text token. Raises InputError if none is long enough.
     """
     end = load_tokenizer(shards.tokenizer, shards.folder).eot
-    windows = []  # (shard, first token of the document, first token of the window)
+    windows = []  # (shard, first token of the window, first token of the document)
     for shard, tokens in enumerate(shards.tokens):
         bounds = [*np.flatnonzero(tokens[:] == end).tolist(), len(tokens)]
         for first, stop in itertools.pairwise(bounds):
-            starts = range(first, stop - length, length)
-            windows += [(shard, first, start) for start in starts]
+            windows += [(shard, start, first) for start in range(first, stop - length, length)]
     if not windows:
         raise InputError(
             f"no document in {shards.folder} has {length + 1} tokens: use shorter --lengths, or "
             "prepare data with --min_tokens"
         )
-    count = min(config.windows or len(windows), len(windows))
-    if config.max_tokens:
-        count = min(count, config.max_tokens // length)
     chosen = [windows[number] for number in evenly_spaced(len(windows), count)]
-    protocol = {
-        "name": config.protocol,
-        "stride": config.stride,
-        "targets": config.targets if config.protocol == "same-targets" else None,
-        "span": length,
-        "spans": count,
-        "overlap": 0.0,
-        "documents": len({(shard, first) for shard, first, _ in chosen}),
-    }
-    return protocol, [Region(shard, start, length) for shard, _, start in chosen]
+    documents = {(shard, first) for shard, _, first in chosen}
+    return [(shard, start) for shard, start, _ in chosen], len(documents)
 
 
 def check_lengths(lengths: list[int], config: Config) -> None:
@@ -318,7 +309,7 @@ def list_windows(plan: ExtrapolationPlan, length: int) -> list[Window]:
     """
     if plan.config.protocol == "same-targets":
         return [
-            Window(shard, start + inputs - length, length, plan.config.targets)
+            Window(shard, start + inputs - length, length, plan.config.targets, inputs - length)
             for shard, start, inputs in plan.regions
         ]
     stride = plan.config.stride or length
@@ -351,19 +342,19 @@ def measure(
     loss: mean over all predictions that count, summed in float64.
     loss_se: its standard error over blocks of windows; None if there is a single block.
     blocks, block_tokens: mean loss and number of predictions of each block, for compare.py.
-    by_offset: with --within_documents, as by_position, by the position in the longest window.
     by_position: mean losses of the bins of `width` positions, from position `first` of the window
     on; None for a bin without predictions.
+    by_offset: with --within_documents, the same by position in the window of the longest length.
     """
     windows = list_windows(plan, length)
     counts = np.array([window.counted for window in windows])
-    sums, by_position, by_offset = sum_losses(model, plan, windows, length, device, dtype)
+    sums, curves = sum_losses(model, plan, windows, length, device, dtype)
     mean = sums.sum() / counts.sum()
 
     blocks = split_into_blocks(plan, len(windows), length)
     block_tokens = np.array([counts[block].sum() for block in blocks])
     block_means = np.array([sums[block].sum() for block in blocks]) / block_tokens
-    entry = {
+    return {
         "loss": float(mean),
         "loss_se": standard_error(block_means, block_tokens, mean),
         "perplexity": perplexity(mean),
@@ -371,11 +362,8 @@ def measure(
         "tokens": int(counts.sum()),
         "blocks": block_means.tolist(),
         "block_tokens": block_tokens.tolist(),
-        "by_position": by_position,
+        **curves,
     }
-    if plan.config.within_documents:
-        entry["by_offset"] = by_offset
-    return entry
 
 
 def sum_losses(
@@ -385,8 +373,8 @@ def sum_losses(
     length: int,
     device: torch.device,
     dtype: torch.dtype,
-) -> tuple[np.ndarray, dict, dict]:
-    """Return the sum of the losses of each window, (windows,) float64, by_position, by_offset.
+) -> tuple[np.ndarray, dict[str, dict]]:
+    """Return the sum of the losses of each window, (windows,) float64, and `measure`'s curves.
 
     The windows of a batch have the same length and the same number of predictions that count.
     """
@@ -400,8 +388,9 @@ def sum_losses(
         batches += [(*shape, part) for part in parts]
     own = batches[plan.processes.rank :: plan.processes.world_size]
     sums = np.zeros(len(windows))
-    span = plan.protocol["span"] or length
-    by_position, by_offset = np.zeros((2, length)), np.zeros((2, span))  # sums, counts
+    totals = {"by_position": np.zeros((2, length))}  # sums and numbers of losses
+    if plan.config.within_documents:
+        totals["by_offset"] = np.zeros((2, plan.protocol["span"]))
     with tqdm(
         total=sum(counted * len(numbers) for _, counted, numbers in own),
         desc=f"{Path(plan.run).name} at {length:,}",
@@ -423,19 +412,14 @@ def sum_losses(
             losses = losses.double().cpu().numpy()  # (B, counted)
             sums[batch] = losses.sum(1)
             offsets = np.array([[windows[number].offset] for number in batch])
-            add_losses(by_position, positions.numpy(), losses)
-            if plan.config.within_documents:
-                add_losses(by_offset, positions.numpy() + offsets, losses)
+            places = {"by_position": positions.numpy(), "by_offset": positions.numpy() + offsets}
+            for name, (total, count) in totals.items():
+                np.add.at(total, places[name], losses)
+                np.add.at(count, places[name], 1)
             bar.update(losses.size)
-    for array in (sums, by_position, by_offset):
+    for array in (sums, *totals.values()):
         plan.processes.sum(torch.from_numpy(array))  # in place
-    return sums, bin_positions(*by_position), bin_positions(*by_offset)
-
-
-def add_losses(totals: np.ndarray, positions: np.ndarray, losses: np.ndarray) -> None:
-    """Add losses to their sum and number by position, (2, positions)."""
-    np.add.at(totals[0], positions, losses)
-    np.add.at(totals[1], positions, 1)
+    return sums, {name: bin_positions(*total) for name, total in totals.items()}
 
 
 def read_batch(

@@ -249,6 +249,16 @@ def test_windows_inside_documents(run, data_dir):
         assert entry["loss"] == pytest.approx(losses.mean(), abs=1e-5)
         by_offset = [losses[:, n : n + 3].mean() for n in range(0, 700, 3)]  # 256 bins at most
         assert entry["by_offset"]["loss"] == pytest.approx(by_offset, abs=1e-5)
+    evaluate(folder, "--lengths", "100,700", *flags, "--protocol", "same-targets", "--targets", 6)
+    by_length = read_record(folder, "toy_train_same-targets6_documents")["lengths"]
+    for length in (100, 700):
+        losses = [
+            token_losses(model, tokens, start + 700 - length, length)[-6:] for start in starts
+        ]
+        curve = by_length[str(length)]["by_offset"]
+        assert curve["first"] == 694
+        by_offset = np.mean(losses, 0).reshape(2, 3).mean(1)
+        assert curve["loss"] == pytest.approx(by_offset, abs=1e-5)
     with pytest.raises(errors.InputError, match="no document in .* has 3002 tokens"):
         evaluate(folder, "--lengths", 3001, *flags)
     with pytest.raises(errors.InputError, match="--stride reads text before a window"):
