@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from runtime import cli
+from runtime.schema import MAY_CHANGE_ON_RESUME, RECORD_DEFAULTS
 
 from errors import InputError
 from reporting.formatting import escape_markdown
@@ -170,16 +171,13 @@ def differing_settings(records: list[dict]) -> list[str]:
 
 def training_of(record: dict) -> dict:
     """Return what a record's run was trained with, without encoding and seed."""
-    return record["settings"] | {name: record.get(name) for name in TRAINING_KEYS}
+    others = {name: record.get(name) for name in TRAINING_KEYS}
+    return RECORD_DEFAULTS | record["settings"] | others
 
 
 def read_may_differ(text: str, records: Collection[dict]) -> tuple[str, ...]:
     """Return the settings of --may_differ. Raises InputError for one that no record has."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        return ()
-    from runtime.checkpoints import MAY_CHANGE_ON_RESUME  # which imports torch
-
     recorded = {name for each in records if each.get("settings") for name in training_of(each)}
     known = recorded | MAY_CHANGE_ON_RESUME  # records lack these, which change no result
     if unknown := [name for name in names if recorded and name not in known]:

@@ -32,7 +32,15 @@ from pathlib import Path
 from typing import Any
 
 from runtime import plugins
-from runtime.schema import Count, Length, fields, find_mismatch, nullable
+from runtime.schema import (
+    MAY_CHANGE_ON_RESUME,
+    RECORD_DEFAULTS,
+    Count,
+    Length,
+    fields,
+    find_mismatch,
+    nullable,
+)
 
 import torch
 from torch import Tensor
@@ -42,6 +50,7 @@ from errors import InputError
 FILE_NAME = "checkpoint_{:07d}.pt"
 FORMAT = "gpt checkpoint 4"
 DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal, the end of the file
+VERIFIED: dict[tuple[int, ...], str] = {}  # identity of a file -> its SHA-256
 READ_BYTES = 1 << 20  # read at a time to compute it
 NETWORK = {
     "size pe attention": str,
@@ -75,24 +84,6 @@ CONTENT = {
     "data": fields({"sha256": nullable(str), "tokenizer": str}, forbid_others=True),
 }
 TYPE = fields(CONTENT, forbid_others=True)
-# Settings of train_gpt.py that do not define what is learned, only where, how fast and how exactly
-# it is computed and what is logged.
-MAY_CHANGE_ON_RESUME = {
-    *("data", "verify_data", "out_dir", "log_every", "val_every", "val_tokens"),
-    *("sample_every", "checkpoint_every", "keep_checkpoints", "logger", "wandb_project"),
-    *("attention", "skip_tolerance", "micro_batch", "activation_checkpointing"),
-    *("device", "dtype", "compile", "deterministic"),
-}
-# Settings that shape what is learned and may be changed on resume with --override. All others
-# define the network or the data.
-MAY_BE_OVERRIDDEN = {
-    *("steps", "tokens_per_step", "lr", "min_lr", "warmup_steps", "beta1", "beta2"),
-    *("weight_decay", "grad_clip", "mask_rate", "seed", "plugin"),
-}
-# Settings that older checkpoints do not have, with their values.
-LATER_SETTINGS = {"schedule": "cosine", "decay_fraction": 0.2, "optimizer": "adamw"}
-LATER_SETTINGS |= {"block": "gpt2", "tied": True, "norm_eps": 1e-5}
-LATER_SETTINGS |= dict.fromkeys(("n_kv_head", "head_dim", "n_inner", "qk_norm", "qkv_bias"))
 
 
 def list_checkpoints(folder: str | Path) -> list[Path]:
@@ -198,7 +189,14 @@ def _read(path: Path) -> tuple[Any, str]:
 
 
 def _check_digest(path: Path, file) -> str:
-    """Compare a file with the SHA-256 at its end, and return the SHA-256 of the whole file."""
+    """Compare a file with the SHA-256 at its end, and return the SHA-256 of the whole file.
+
+    A file is read once: programs load a checkpoint for its settings, then for its weights.
+    """
+    status = os.fstat(file.fileno())
+    identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    if identity in VERIFIED:
+        return VERIFIED[identity]
     expected = _read_digest(path, file)
     remaining = file.tell() - DIGEST_BYTES
     file.seek(0)
@@ -209,7 +207,8 @@ def _check_digest(path: Path, file) -> str:
     if digest.hexdigest().encode() != expected:
         raise _corrupt(path, "its SHA-256 is wrong")
     digest.update(expected)
-    return digest.hexdigest()
+    VERIFIED[identity] = digest.hexdigest()
+    return VERIFIED[identity]
 
 
 def _read_digest(path: Path, file) -> bytes:
@@ -285,5 +284,5 @@ def training_settings(checkpoint: dict) -> dict:
     """Return what a run learns with, but not the encoding, seed, initial weights and defaults."""
     excluded = MAY_CHANGE_ON_RESUME | {"pe", "plugin", "seed", "init_from", "init_steps"}
     items = checkpoint["config"].items()
-    later = LATER_SETTINGS.items()
-    return {name: x for name, x in items if name not in excluded and (name, x) not in later}
+    defaults = RECORD_DEFAULTS.items()
+    return {name: x for name, x in items if name not in excluded and (name, x) not in defaults}

@@ -35,9 +35,6 @@ from runtime.checkpoints import (
     CONTENT,
     FILE_NAME,
     FORMAT,
-    LATER_SETTINGS,
-    MAY_BE_OVERRIDDEN,
-    MAY_CHANGE_ON_RESUME,
     list_checkpoints,
     load_checkpoint,
     named_step,
@@ -45,7 +42,13 @@ from runtime.checkpoints import (
 )
 from runtime.files import PARTIAL, atomic, read_json_lines, remove_partial_files, writing
 from runtime.provenance import provenance
-from runtime.schema import Count, fields, find_mismatch
+from runtime.schema import (
+    MAY_BE_OVERRIDDEN,
+    MAY_CHANGE_ON_RESUME,
+    Count,
+    fields,
+    find_mismatch,
+)
 
 import torch
 import yaml
@@ -115,7 +118,7 @@ class Run:
                 f"start a new run with --init_from {self.folder} and another --out_dir"
             )
         self.step = checkpoint["step"]
-        old = LATER_SETTINGS | checkpoint["config"]
+        old = checkpoint["config"]
         changed = {
             name: [old.get(name), value]
             for name, value in self.config.items()

@@ -5,6 +5,8 @@
 
 A schema is any type that msgspec supports. Values are compared as they are: 1.0 is no integer, True
 is no number, and a number with a range is neither NaN nor, unless the range has one end only, Inf.
+
+The groups of settings are here, because programs that do not import PyTorch read them, too.
 """
 
 import math
@@ -12,6 +14,25 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+
+# Settings of train_gpt.py that do not define what is learned, only where, how fast and how exactly
+# it is computed and what is logged.
+MAY_CHANGE_ON_RESUME = {
+    *("data", "verify_data", "out_dir", "log_every", "val_every", "val_tokens"),
+    *("sample_every", "checkpoint_every", "keep_checkpoints", "logger", "wandb_project"),
+    *("attention", "skip_tolerance", "micro_batch", "activation_checkpointing"),
+    *("device", "dtype", "compile", "deterministic"),
+}
+# Settings that shape what is learned and may be changed on resume with --override. All others
+# define the network or the data.
+MAY_BE_OVERRIDDEN = {
+    *("steps", "tokens_per_step", "lr", "min_lr", "warmup_steps", "beta1", "beta2"),
+    *("schedule", "decay_fraction", "weight_decay", "grad_clip", "mask_rate", "seed", "plugin"),
+}
+# Settings that records leave out at these values: records made before each of them do not have it.
+RECORD_DEFAULTS = {"schedule": "cosine", "decay_fraction": 0.2, "optimizer": "adamw"}
+RECORD_DEFAULTS |= {"block": "gpt2", "tied": True, "norm_eps": 1e-5}
+RECORD_DEFAULTS |= dict.fromkeys(("n_kv_head", "head_dim", "n_inner", "qk_norm", "qkv_bias"))
 
 MAX_INTEGER = 2**63 - 1
 EXP_OVERFLOW = 700.0  # losses from here on have infinite perplexity

@@ -100,6 +100,15 @@ def test_a_file_ends_with_its_hash_and_is_one_of_pytorch(run):
     assert as_bytes(torch.load(run / NEWEST, weights_only=True)) == as_bytes(checkpoint)
 
 
+def test_an_unchanged_file_is_hashed_once(run, monkeypatch):
+    checkpoints.load_checkpoint(run)
+    monkeypatch.setattr(checkpoints, "READ_BYTES", 0)  # reads nothing: a wrong hash
+    checkpoints.load_checkpoint(run)
+    flip_tensor(run / NEWEST)
+    with pytest.raises(InputError, match="its SHA-256 is wrong"):
+        checkpoints.load_checkpoint(run)
+
+
 def test_a_corrupt_checkpoint_is_refused_until_it_is_removed(run, resume, trained, refused):
     flip_tensor(run / NEWEST)
     before = sorted(path.name for path in run.iterdir())
