@@ -320,14 +320,17 @@ def header(name: str, config: Config, device: torch.device, dtype: torch.dtype) 
     compiles = config.compile
     if compiles is None:
         compiles = device.type == "cuda" and name in ("train", "attention")
-    return {
+    result = {
         "model": config.model,
         "micro_batch": 1 if name == "generate" else config.micro_batch,
         "device": devices.describe(device),
         "dtype": str(dtype).removeprefix("torch."),
         "compile": compiles,
         "repeats": config.repeats,
-    } | ({"steps": config.steps, "micro_batches": config.micro_batches} if name == "train" else {})
+    }
+    if name == "train":
+        result |= {"steps": config.steps, "micro_batches": config.micro_batches}
+    return result
 
 
 def build_cases(name: str, setting: Setting, group) -> dict[str, BenchmarkCase]:

@@ -73,8 +73,8 @@ class GPTConfig:
     n_inner     width of the MLP             4 C      8/3 C, rounded up to a multiple of 64
     qk_norm     RMSNorm of queries and keys  no       yes
     qkv_bias    of their projection          yes      no
-    tied        embedding is output layer    yes      yes
-    norm_eps    of LayerNorm or RMSNorm      1e-5     1e-5
+
+    tied: the embedding is the output layer. norm_eps: of LayerNorm or RMSNorm.
     """
 
     size: str = "small"

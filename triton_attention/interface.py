@@ -7,7 +7,7 @@ y = fused_attention(q, k, v, bias, scale=D**-0.5)        # causal; q, k, v (B, H
 import torch
 from torch import Tensor
 
-from attention import SKIP_TOLERANCE, repeat_heads
+from attention import SKIP_TOLERANCE
 from errors import InputError
 from triton_attention import operators, tile_skipping
 from triton_attention.bias import KINDS, Bias, bias_from_encoding
@@ -53,10 +53,7 @@ def fused_attention(
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     kept = q.new_empty(0, dtype=torch.int32)
     if window_size is None and tile_skipping.can_skip(bias.kind, skip_tolerance):
-        keys = repeat_heads(k, H)
-        kept = tile_skipping.kept_tiles(
-            q, keys, bias.kind, s_i, g, s_j, scale, causal, skip_tolerance
-        )
+        kept = tile_skipping.kept_tiles(q, k, bias.kind, s_i, g, s_j, scale, causal, skip_tolerance)
     if packed_qkv is not None and T == S:
         q, k, v = packed_qkv.unflatten(-1, (3, H, D)), q.new_empty(0), q.new_empty(0)
     kind, window = KINDS.index(bias.kind), window_size or operators.NO_WINDOW

@@ -34,7 +34,6 @@ def skipped_fraction(
     if not can_skip(bias.kind, skip_tolerance):
         return 0.0
     M, N, *_ = tile_sizes.select(bias.kind, D, q.dtype)["forward"]
-    k = repeat_heads(k, H)
     s_i, g, s_j = bias.expand_features(B, H, T, S, unused=q.new_empty(0))
     kept = kept_tiles(q, k, bias.kind, s_i, g, s_j, scale, causal, skip_tolerance)
     kept = kept.double().mean((1, 2))  # (1 or 2, tiles of queries)
@@ -66,12 +65,13 @@ def kept_tiles(
     The other tiles together hold at most `tolerance` of every row's weight; in bidirectional
     attention half of it on each side.
 
-    q: (B, H, T, D). k: (B, H, S, D). kind: decay or log-decay. s_i, g: (B, H, T). s_j: (B, H, S).
+    q: (B, H, T, D). k: (B, G, S, D). kind: decay or log-decay. s_i, g: (B, H, T). s_j: (B, H, S).
     Returns (1 or 2, B, H, tiles of queries), int32: the index of the first tile of keys and, if not
     causal, the index after the last one.
     """
     M, N, *_ = tile_sizes.select(kind, q.size(-1), q.dtype)["forward"]
     T, S = q.size(2), k.size(2)
+    k = repeat_heads(k, q.size(1))
     own_logits = (q.float() * k[:, :, S - T :].float()).sum(-1) * scale
     tolerance_per_side = tolerance if causal else tolerance / 2
     # (B, H, 1, tiles of keys) each
