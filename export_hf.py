@@ -20,8 +20,6 @@ without modules and with its whole vocabulary.
 
 import dataclasses
 import functools
-import hashlib
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +29,6 @@ from runtime import cli, plugins
 from runtime.checkpoints import load_checkpoint, training_settings
 from runtime.files import atomic_folder, read_json, run_folder_of, set_default_permissions
 from runtime.loading import load_model
-from runtime.schema import Text, fields, find_mismatch
 
 import torch
 import yaml
@@ -39,17 +36,20 @@ import yaml
 from errors import InputError
 from evaluation.record_schema import check_record
 from hf_interop import exported_code, original
-from hf_interop.exported_code import DECODER_CLASSES, ENCODER_CLASSES, MODULES, flat_name
+from hf_interop.exported_code import MODULES
 from hf_interop.tokenizer import build_tokenizer
 from model import GPT
 from pe_spec import PeSpec
-from reporting import metrics
 from reporting.columns import group_by_protocol, make_columns
-from text_data.shards import read_meta
+from reporting.metrics import PERPLEXITY, metric_of
 from text_data.tokenizer import run_tokenizer
 
 HERE = Path(__file__).parent
-README = """# {name}
+README = """---
+{metadata}
+---
+
+# {name}
 
 {network} with the positional encoding `{pe}`: {description},
 trained at {block_size} tokens, step {step}.
@@ -76,26 +76,19 @@ NOTE_ON_CODE = """
 `dtype=torch.bfloat16` works; the parameters of the encoding and of norms stay float32.
 Loading the model calls `torch.set_flush_denormal(True)`, for speed on a CPU."""
 NETWORKS = {"gpt2": "GPT-2", "llama": "Llama"}
-HELLASWAG = "Rowan/hellaswag"
-# Of meta.json: where the data is on the hub.
-HUB_SOURCE = fields({"source": fields({"dataset?": Text, "pretokenized?": Text})})
 
 
 class ExportKind(NamedTuple):
-    """What differs between exported decoders, encoders and models of transformers' classes."""
+    """What differs between decoders, encoders and models of other classes."""
 
     auto_class: str
-    trust: str  # argument of from_pretrained
-    classes: dict[str, str]  # auto_map: class of transformers -> class of hf_interop/modeling.py
     example: str  # for the README, like the note
     note: str
+    trust: str = ", trust_remote_code=True"  # argument of from_pretrained
 
 
-TRUST = ", trust_remote_code=True"
 DECODER = ExportKind(
     "AutoModelForCausalLM",
-    TRUST,
-    DECODER_CLASSES,
     """\
 # In training, every document began with this token.
 inputs = tokenizer(tokenizer.eos_token + "Once upon a time", return_tensors="pt")
@@ -105,8 +98,6 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))""",
 )
 ENCODER = ExportKind(
     "AutoModelForMaskedLM",
-    TRUST,
-    ENCODER_CLASSES,
     """\
 inputs = tokenizer("Once upon a <|mask|>", return_tensors="pt")
 print(tokenizer.decode(model(**inputs).logits[0, -1].argmax()))""",
@@ -129,16 +120,16 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("run", "folder of a run, or a checkpoint")
-    )
+    positional = ("run", "folder of a run, or a checkpoint")
+    config = cli.parse(Config, argv, __doc__, positional=positional)
     if len(config.run) != 1:
         raise InputError("name one run: python export_hf.py runs/NAME --out_dir exported")
     import transformers  # noqa: F401  (fails before the run is loaded if it is missing)
 
     run = config.run[0]
     out = Path(config.out_dir)
-    check_out_dir(out)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise InputError(f"{out} already holds files: remove it, or choose another --out_dir")
     trained, checkpoint = load_model(run, torch.device("cpu"), causal=None)
     tokenizer = run_tokenizer(run, checkpoint)
     check_encoding(trained.config.encodings)
@@ -161,12 +152,6 @@ def main(argv=None):
     print(f"{network.parameter_count():,} parameters")
 
 
-def check_out_dir(out: Path) -> None:
-    """Raise InputError unless `out` does not exist or is an empty folder."""
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise InputError(f"{out} already holds files: remove it, or choose another --out_dir")
-
-
 def check_encoding(encodings: PeSpec) -> None:
     """Raise InputError if a class of an encoding is in a module that is not exported."""
     for cls, _ in encodings:
@@ -184,7 +169,7 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
     from hf_interop import modeling
 
     config = trained.config
-    kind = DECODER if config.causal else ENCODER
+    auto_class = (DECODER if config.causal else ENCODER).auto_class
     trained.set_vocabulary(tokenizer.vocab_size)
     vocab_size = trained.token_count
     settings = {**dataclasses.asdict(config), "vocab_size": vocab_size, "dtype": "float32"}
@@ -197,10 +182,9 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
         "training_text": checkpoint["data"]["sha256"],
         "step": checkpoint["step"],
     }
-    settings["auto_map"] = dict(kind.classes)
-    hf_config = modeling.PosencConfig(**settings)
-    model_class = getattr(modeling, flat_name(kind.classes[kind.auto_class]))
-    model = model_class(hf_config)
+    settings["auto_map"] = exported_code.auto_map(auto_class)
+    model_class = getattr(modeling, exported_code.class_name(auto_class))
+    model = model_class(modeling.PosencConfig(**settings))
     weights = trained.state_dict()
     weights["wte.weight"] = trained.wte.weight[: trained.token_count]
     if not config.tied:
@@ -215,35 +199,50 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
 
 
 def format_readme(
-    name: str, kind: ExportKind, network: GPT, checkpoint: dict, run: str, exported
+    name: str,
+    kind: ExportKind,
+    network: GPT,
+    checkpoint: dict,
+    run: str,
+    exported: list[plugins.Plugin],
 ) -> str:
     """Return the README.md of an exported folder `name`, a model card of the hub.
 
-    It has the run's evaluations of the checkpoint.
+    It has the tables of the run's evaluations of the checkpoint.
     """
     import transformers
+    from huggingface_hub import ModelCardData
 
+    config = network.config
+    limit = "Any context length. "
     if network.max_context is not None:
         limit = f"Contexts of up to {network.max_context} tokens. "
-    elif network.config.causal:
+    elif config.causal:
         limit = "Any context length; lm_eval cuts at 2,048 tokens unless max_length is set.\n"
-    else:
-        limit = "Any context length. "
-    records = evaluation_records(run, checkpoint["sha256"])
-    datasets = hub_names(checkpoint)
-    metadata = front_matter(name, kind, network, datasets, records, license_of(run, checkpoint))
-    return metadata + README.format(
+    metadata = ModelCardData(
+        license=license_of(run, checkpoint),
+        library_name="transformers",
+        pipeline_tag="text-generation" if config.causal else "fill-mask",
+        tags=[
+            "positional-encoding",
+            "length-extrapolation",
+            *dict.fromkeys(cls.names[0] for cls, _ in config.encodings),
+            *(["custom_code"] if kind.trust else []),
+        ],
+    )
+    return README.format(
+        metadata=metadata.to_yaml(),
         name=name,
-        network=NETWORKS[network.config.block],
+        network=NETWORKS[config.block],
         auto=kind.auto_class,
         trust=kind.trust,
         use=kind.example,
-        pe=network.config.pe,
+        pe=config.pe,
         description=network.describe().split(";")[0],
-        block_size=network.config.block_size,
+        block_size=config.block_size,
         step=checkpoint["step"],
         parameters=f"{network.parameter_count():,} parameters.",
-        evaluation=results_table(records),
+        evaluation=results_table(evaluation_records(run, checkpoint["sha256"])),
         tokenizer=checkpoint["data"]["tokenizer"],
         sha256=checkpoint["sha256"],
         transformers=transformers.__version__,
@@ -253,29 +252,24 @@ def format_readme(
 
 
 def evaluation_records(run: str, sha256: str) -> list[dict]:
-    """Return the records of perplexity and HellaSwag accuracy of the checkpoint with this hash."""
-    records = []
+    """Return the records of perplexity of the checkpoint with this hash."""
+    records, remedy = [], "remove it, and evaluate again"
     for path in sorted(run_folder_of(run).glob("eval_*.json")):
-        record = read_json(path, "remove it, and evaluate again")
-        is_reported = metrics.metric_of(record) in (metrics.PERPLEXITY, metrics.ACCURACY)
-        if is_reported and record.get("checkpoint_sha256") == sha256:
-            check_record(path, record, "remove it, and evaluate again")
+        record = read_json(path, remedy)
+        is_perplexity = metric_of(record) is PERPLEXITY
+        if is_perplexity and record.get("checkpoint_sha256") == sha256:
+            check_record(path, record, remedy)
             records.append(record)
     return records
 
 
-def hub_names(checkpoint: dict) -> dict[str, str]:
-    """Return {data set: name on the hub} of a run's data; {} unless it is still there unchanged."""
-    try:
-        meta = read_meta(checkpoint["config"].get("data") or ".", "prepare it again")
-    except InputError:
-        return {}
-    if find_mismatch(meta, HUB_SOURCE) or "train" not in meta["splits"]:
-        return {}
-    hashes = [shard["sha256"] for shard in meta["splits"]["train"]["shards"]]
-    name = meta["source"].get("dataset") or meta["source"].get("pretokenized")
-    same = hashlib.sha256("".join(hashes).encode()).hexdigest() == checkpoint["data"]["sha256"]
-    return {meta["dataset"]: name} if same and name else {}
+def results_table(records: list[dict]) -> str:
+    """Return a section with the tables of records and their captions, or ""."""
+    parts = ["\n## Evaluation\n"] if records else []
+    for group in group_by_protocol(records):
+        table = PERPLEXITY.table(make_columns(group, PERPLEXITY.key))
+        parts.append(f"\n{table.markdown().rstrip()}\n\n{PERPLEXITY.caption(group)}\n")
+    return "".join(parts)
 
 
 def license_of(run: str, checkpoint: dict) -> str | None:
@@ -307,84 +301,12 @@ def ancestors(run: str, config: Any) -> Iterator[tuple[Path, Any]]:
         yield folder, config
 
 
-def front_matter(name: str, kind, network, datasets: dict, records: list, license) -> str:
-    """Return the metadata of a model card that the hub reads: YAML between lines of dashes."""
-    from huggingface_hub import ModelCardData
-
-    task = "text-generation" if network.config.causal else "fill-mask"
-    results = [result for record in records for result in _results(record, task, datasets)]
-    data = ModelCardData(
-        license=license,
-        library_name="transformers",
-        pipeline_tag=task,
-        tags=[
-            "positional-encoding",
-            "length-extrapolation",
-            *dict.fromkeys(cls.names[0] for cls, _ in network.config.encodings),
-            *(["custom_code"] if kind.trust else []),
-        ],
-        datasets=[*datasets.values()] or None,
-        model_name=name if results else None,
-        eval_results=results or None,
-    )
-    return f"---\n{data.to_yaml()}\n---\n"
-
-
-def results_table(records: list[dict]) -> str:
-    """Return a section with tables of perplexity and their captions; "" without such records."""
-    parts = []
-    for group in group_by_protocol([record for record in records if "lengths" in record]):
-        table = metrics.PERPLEXITY.table(make_columns(group, metrics.PERPLEXITY.key))
-        parts.append(f"\n{table.markdown().rstrip()}\n\n{metrics.PERPLEXITY.caption(group)}\n")
-    return "".join(["\n## Evaluation\n", *parts]) if parts else ""
-
-
-def _results(record: dict, task: str, datasets: dict[str, str]) -> Iterator:
-    """Yield the EvalResults of a record: perplexity at each length, or two accuracies."""
-    from huggingface_hub import EvalResult
-
-    data = record["data"]
-    protocol = {
-        "protocol": metrics.describe_protocol(record),
-        "tokenizer": data["tokenizer"],
-        "dtype": record.get("dtype"),
-    }
-    about = {"task_type": task, "dataset_name": data["dataset"], "dataset_split": data["split"]}
-    if "acc" in record:
-        about["dataset_type"] = HELLASWAG
-        for metric in ("acc", "acc_norm"):
-            yield EvalResult(
-                **about,
-                metric_type="accuracy",
-                metric_name=metric,
-                metric_value=record[metric],
-                metric_args={**protocol, "examples": record["examples"]},
-            )
-        return
-    about["dataset_type"] = datasets.get(data["dataset"], data["dataset"])
-    if record.get("cache_window"):
-        protocol["cache_window"] = record["cache_window"]
-    for length, entry in record["lengths"].items():
-        if entry is None or not math.isfinite(entry["perplexity"]):
-            continue
-        yield EvalResult(
-            **about,
-            metric_type="perplexity",
-            metric_name=f"Perplexity at {int(length):,} tokens of context",
-            metric_value=round(entry["perplexity"], 4),
-            metric_args={**protocol, "context": int(length), "tokens": entry["tokens"]},
-        )
-
-
 def describe_plugin(plugin: plugins.Plugin) -> str:
     """Return a paragraph of the README.md about a plugin."""
-    text = (
+    return (
         f"\n\n`{plugin.module}.py` defines the encoding {', '.join(plugin.names)}. It is a copy of "
-        f"{plugin.path.name} (SHA-256 {plugin.sha256})."
+        f"{plugin.path.name} (SHA-256 {plugin.sha256}).\n"
     )
-    if packages := exported_code.required_packages(plugin):
-        text += f" It needs further packages: `pip install {' '.join(packages)}`."
-    return f"{text}\n"
 
 
 def save_with_code(model, exported: list[plugins.Plugin], folder: Path) -> None:

@@ -2,16 +2,13 @@
 
     source = flatten_imports(source, modules)       # a module of this repository
     check_plugin(plugin, modules)                   # raise unless a plugin can be exported
-    packages = required_packages(plugin)            # to install where the folder is used
     write_modules(folder, exported)                 # MODULES and plugins
 
 modules: names of the modules that the folder contains. Each is written under `flat_name`.
 """
 
 import ast
-import importlib.metadata
 import importlib.util
-import sys
 from collections.abc import Collection
 from pathlib import Path
 
@@ -41,17 +38,23 @@ MODULES = (
     "triton_attention",
     "errors",
 )
-# auto_map of a config.json: class of transformers -> class of hf_interop/modeling.py
-DECODER_CLASSES = {
-    "AutoConfig": "modeling.PosencConfig",
-    "AutoModel": "modeling.PosencModel",
-    "AutoModelForCausalLM": "modeling.PosencForCausalLM",
-}
-ENCODER_CLASSES = {
-    "AutoConfig": "modeling.PosencConfig",
-    "AutoModel": "modeling.PosencModel",
-    "AutoModelForMaskedLM": "modeling.PosencForMaskedLM",
-}
+
+
+def auto_map(auto_class: str) -> dict[str, str]:
+    """Return the auto_map of a config.json, with which transformers finds the classes.
+
+    auto_class: AutoModelForCausalLM for decoders, AutoModelForMaskedLM for encoders.
+    """
+    return {
+        "AutoConfig": "modeling.PosencConfig",
+        "AutoModel": "modeling.PosencModel",
+        auto_class: f"modeling.{class_name(auto_class)}",
+    }
+
+
+def class_name(auto_class: str) -> str:
+    """Return the class of hf_interop/modeling.py for an Auto class of transformers."""
+    return auto_class.replace("AutoModel", "Posenc")
 
 
 def flat_name(module: str) -> str:
@@ -143,16 +146,6 @@ def _is_of_repository(name: str) -> bool:
     first = name.partition(".")[0]
     is_ours = (ROOT / f"{first}.py").is_file() or (ROOT / first / "__init__.py").is_file()
     return is_ours or first.startswith(MODULE_PREFIX)
-
-
-def required_packages(plugin: Plugin) -> list[str]:
-    """Return the packages that a plugin imports by pip's names (pillow for PIL), without torch."""
-    nodes = _imports(importlib.util.decode_source(plugin.source))
-    names = [name for node in nodes for name in _imported_names(node)]
-    modules = {name.partition(".")[0] for name in names} - {"torch", *sys.stdlib_module_names}
-    modules = {name for name in modules if not _is_of_repository(name)}
-    distributions = importlib.metadata.packages_distributions()
-    return sorted({min(distributions.get(name, [name])) for name in modules})
 
 
 def modules_with(exported: list[Plugin]) -> list[str]:

@@ -27,7 +27,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoConfig, AutoModel, TrainerCallback
 
 from errors import InputError
-from hf_interop.exported_code import ENCODER_CLASSES, write_modules
+from hf_interop.exported_code import auto_map, write_modules
 from hf_interop.modeling import PosencConfig, PosencModel
 from model import CUSTOM
 
@@ -96,7 +96,7 @@ def _load(
         if isinstance(network, PosencModel):
             _check_names(folder, network)
             # A fine-tuned folder must not inherit the names of other code.
-            network.config.auto_map = dict(ENCODER_CLASSES)
+            network.config.auto_map = auto_map("AutoModelForMaskedLM")
             transformer.tokenizer.init_kwargs.pop("auto_map", None)
         modules = [transformer, Pooling(transformer.get_embedding_dimension(), "mean")]
     return SentenceTransformer(modules=modules, device=device, trust_remote_code=trust_remote_code)

@@ -420,14 +420,6 @@ import scipy.special  # not of this repository
     flat = exported_code.flatten_imports(source, export_hf.MODULES)
     assert sorted(flat.splitlines()) == sorted(FLAT.splitlines())
     compile(flat, "flat", "exec")
-    assert exported_code.required_packages(plugin) == ["scipy"]
-    assert "pip install scipy" in export_hf.describe_plugin(plugin)
-
-
-def test_required_packages_are_named_as_pip_names_them(tmp_path):
-    plugin = plugin_with(tmp_path, "import yaml, PIL.Image, no_such_module, torch, math\n")
-    names = [name.lower() for name in exported_code.required_packages(plugin)]
-    assert sorted(names) == ["no_such_module", "pillow", "pyyaml"]
 
 
 @pytest.mark.parametrize(
