@@ -5,67 +5,62 @@
     python eval_extrapolation.py runs/medium/cable --protocol same-targets --windows 500
     python eval_extrapolation.py runs/medium/cable --lengths 131072 --cache_window 4096
 
-Protocols. L is one of --lengths: the number of input tokens of a window. All predictions use
-teacher forcing: a token is predicted from the true tokens before it in its window.
+Protocols. L is one of --lengths: the number of input tokens of a window. All
+predictions use teacher forcing: a token is predicted from the true tokens before it
+in its window.
 
-    segments      The text is cut into consecutive windows of L inputs; the last one is shorter. The
-                  n-th prediction of a window has n tokens of context, from 1 to L. The loss is
-                  the mean over all predictions.
-                  --stride S, with S <= L, makes it a sliding window: windows start S tokens
-                  apart, and only the predictions that no earlier window made count: the last S.
-                  Every token is predicted once, from more than L - S tokens of context, except at
-                  the start of a shard.
-    same-targets  The targets are the last --targets tokens of windows as long as the longest of
-                  --lengths. They are predicted from the last L inputs of the window. The targets
-                  are the same at all lengths; only the context grows.
+    segments      The text is cut into consecutive windows of L inputs; the last one is
+                  shorter. The n-th prediction of a window has n tokens of context, from
+                  1 to L. The loss is the mean over all predictions.
+                  --stride S, with S <= L, makes it a sliding window: windows start S
+                  tokens apart, and only the predictions that no earlier window made
+                  count: the last S. Every token is predicted once, from more than L - S
+                  tokens of context, except at the start of a shard.
+    same-targets  The targets are the last --targets tokens of windows as long as the
+                  longest of --lengths. They are predicted from the last L inputs of the
+                  window: only the context grows.
                   --targets 1 --windows 1000 is the Sandwich paper's protocol.
 
-Encoders (--objective mlm) are evaluated with `segments` only: in each window, tokens are masked as
-in training, and the masked tokens are predicted from the whole window.
+Encoders (--objective mlm) are evaluated with `segments` only: in each window, tokens
+are masked as in training, and predicted from the whole window.
 
-The text of `segments` is all of the split: every token but the first of each shard is predicted. If
-the split is longer than --max_tokens, or with --windows, the text is windows of the longest length,
-evenly spaced over the split. The same tokens are predicted at all lengths.
+The text of `segments` is all of the split: every token but the first of each shard is
+predicted. If the split is longer than --max_tokens, or with --windows, the text is
+windows of the longest length, evenly spaced. All lengths predict the same tokens.
 
---within_documents tests only windows of the longest length that start and end in one document.
-Windows across documents reward a model that forgets. Shorter lengths cut the same windows.
+--within_documents tests only windows of the longest length that start and end in one
+document. Windows across documents reward a model that forgets.
 
---cache_window W is sliding-window attention, as with a KV cache of W tokens: each token attends to
-the last W tokens, itself included, and memory does not grow with L.
+--cache_window W is sliding-window attention, as with a KV cache of W tokens: each token
+attends to the last W tokens, itself included, and memory does not grow with L.
 
-Each run gets one JSON record for each text and protocol, next to its checkpoints and written after
-each length; recorded lengths are skipped. The record of a run folder is of its newest checkpoint.
-It replaces a record of an older checkpoint, another dtype or another attention implementation.
+Each run gets one JSON record for each text and protocol, next to its checkpoints and
+written after each length; recorded lengths are skipped. It replaces a record of an
+older checkpoint, another dtype or another attention implementation.
 """
 
 import itertools
 import math
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Literal, NamedTuple
 
 from runtime import cli, devices
-from runtime.checkpoints import load_checkpoint
 from runtime.schema import perplexity
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from attention import SKIP_TOLERANCE
 from errors import InputError
 from evaluation.runner import (
     RUNS_ARGUMENT,
+    LoadedRun,
     Plan,
     TextEvaluationConfig,
-    evaluation_ranks,
     run_evaluation,
-    shards_for_run,
 )
-from model import GPT
-from reporting import metrics
 from text_data.data_loader import (
-    BATCH_TOKENS,
     Windows,
     evenly_spaced,
     masked_count,
@@ -83,8 +78,6 @@ MAX_BLOCKS = 1024  # of neighboring windows, whose mean losses the record keeps
 class Config(TextEvaluationConfig):
     """Settings of the length extrapolation evaluation."""
 
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
     skip_tolerance: float = SKIP_TOLERANCE
     """fraction of each query's attention weight that --attention triton may skip; 0: nothing"""
     lengths: str = "512,1024,2048,4096,8192,15360"
@@ -131,81 +124,82 @@ class Window(NamedTuple):
     start: int  # offset of its first token in the shard
     length: int  # number of inputs: the context length, or less at the end of a region
     counted: int  # number of predictions that count: the last ones, or those of masked tokens
-    offset: int = 0  # of its first token in the region
+    offset: int  # of its first token in the region
 
 
-@dataclass(kw_only=True)
-class ExtrapolationPlan(Plan):
-    """The text of one run's evaluation and how it is cut into windows."""
+@dataclass
+class Text:
+    """The text of one run's evaluation, and how it is cut into windows."""
 
+    shards: Shards
     config: Config
+    protocol: dict  # of the record
     regions: list[Region]
-    mask_rate: float | None  # fraction of masked tokens; None for a decoder
+    mask_rate: float | None = None  # fraction of masked tokens; None for a decoder
 
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
-    options = {"skip_tolerance": config.skip_tolerance, "causal": None}
-    with evaluation_ranks(config, config.dtype) as ranks:
-        records = run_evaluation(config, plan, measure, ranks, **options)
-        print(f"\n{metrics.summary(records)}")
+    run_evaluation(config, plan, causal=None, skip_tolerance=config.skip_tolerance)
 
 
-def plan(run: str, config: Config) -> ExtrapolationPlan:
-    """Return what to evaluate on one run. Raises InputError if the settings do not fit the run."""
-    checkpoint = load_checkpoint(run)
-    causal = checkpoint["gpt"]["causal"]
-    mask_rate = None if causal else checkpoint["config"]["mask_rate"]
+def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Plan]:
+    """Return the plan of one run. Raises InputError if the settings do not fit the run."""
+    mask_rate = None if checkpoint["gpt"]["causal"] else checkpoint["config"]["mask_rate"]
     if mask_rate and (config.protocol != "segments" or config.stride or config.cache_window):
         raise InputError(
             f"{run} is an encoder, which predicts the masked tokens of segments: "
             "remove --protocol, --stride and --cache_window"
         )
-    shards = shards_for_run(run, checkpoint, config.data, config.split)
     lengths = cli.parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
-    protocol, regions = select_text(shards, lengths, config)
+    text = select_text(shards, lengths, config)
+    protocol = text.protocol
     if mask_rate:
-        protocol["mask_rate"] = mask_rate
-    return ExtrapolationPlan(
-        run=run,
-        shards=shards,
-        lengths=lengths,
-        protocol=protocol,
-        identity={"cache_window": config.cache_window},
-        record_name=record_name(shards, protocol, config),
-        config=config,
-        regions=regions,
-        mask_rate=mask_rate,
-    )
+        text.mask_rate = protocol["mask_rate"] = mask_rate
+    words = {  # of the record's file name: one record for each text and protocol
+        f"same-targets{config.targets}": protocol["targets"],
+        "documents": config.within_documents,
+        f"stride{config.stride}": config.stride,
+        f"cache{config.cache_window}": config.cache_window,
+        f"{protocol['spans']}x{protocol['span']}": protocol["span"],
+    }
+    return [
+        Plan(
+            measure=partial(measure, text=text),
+            value="perplexity",
+            shards=shards,
+            lengths=lengths,
+            protocol=protocol,
+            identity={"cache_window": config.cache_window},
+            record_name=[
+                shards.meta["dataset"],
+                config.split,
+                *(word for word, is_set in words.items() if is_set),
+            ],
+        )
+    ]
 
 
-def record_name(shards: Shards, protocol: dict, config: Config) -> list[str]:
-    """Return the words of the record's file name: one record for each text and protocol."""
-    words = [shards.meta["dataset"], config.split]
-    if protocol["targets"]:
-        words.append(f"same-targets{config.targets}")
-    if config.within_documents:
-        words.append("documents")
-    if config.stride:
-        words.append(f"stride{config.stride}")
-    if config.cache_window:
-        words.append(f"cache{config.cache_window}")
-    if protocol["span"]:
-        words.append(f"{protocol['spans']}x{protocol['span']}")
-    return words
+def select_text(shards: Shards, lengths: list[int], config: Config) -> Text:
+    """Return the text that all lengths share, with the record's description of the protocol.
 
-
-def select_text(shards: Shards, lengths: list[int], config: Config) -> tuple[dict, list[Region]]:
-    """Return the record's description of the protocol and the text that all lengths share.
-
-    The text is all of the split, or windows of the longest length, evenly spaced: for same-targets,
-    with --windows, or if the split is longer than --max_tokens. Raises InputError for settings that
-    do not fit.
+    The text is all of the split, or windows of the longest length, evenly spaced: for
+    same-targets, with --windows, or if the split is longer than --max_tokens. Raises
+    InputError for settings that do not fit.
     """
-    longest = lengths[-1]
-    check_lengths(lengths, config)
-    windows = Windows(shards, longest)  # raises InputError if the split is too short for one
+    shortest, longest = lengths[0], lengths[-1]
     same_targets = config.protocol == "same-targets"
+    if config.max_tokens is not None and config.max_tokens < longest:
+        raise InputError(
+            f"max_tokens {config.max_tokens} is less than one window of {longest}: raise it"
+        )
+    name = "targets" if same_targets else "stride"
+    if (getattr(config, name) or 0) > shortest:
+        raise InputError(
+            f"{name} {getattr(config, name)} is more than the context length {shortest}: "
+            f"lower --{name} or remove that length"
+        )
+    windows = Windows(shards, longest)  # raises InputError if the split is too short for one
     protocol = {
         "name": config.protocol,
         "stride": config.stride,
@@ -216,7 +210,8 @@ def select_text(shards: Shards, lengths: list[int], config: Config) -> tuple[dic
         regions = [Region(shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)]
         limit = math.inf if config.max_tokens is None else config.max_tokens
         if config.windows is None and sum(region.inputs for region in regions) <= limit:
-            return protocol | {"span": None, "spans": None, "overlap": 0.0}, regions
+            protocol |= {"span": None, "spans": None, "overlap": 0.0}
+            return Text(shards, config, protocol, regions)
 
     count = config.windows or len(windows)
     if config.max_tokens:
@@ -233,7 +228,8 @@ def select_text(shards: Shards, lengths: list[int], config: Config) -> tuple[dic
         "spans": len(starts),
         "overlap": max(0.0, float(1 - spacing / longest)),
     }
-    return protocol, [Region(shard, start, longest) for shard, start in starts]
+    regions = [Region(shard, start, longest) for shard, start in starts]
+    return Text(shards, config, protocol, regions)
 
 
 def starts_in_documents(
@@ -241,8 +237,8 @@ def starts_in_documents(
 ) -> tuple[list[tuple[int, int]], int]:
     """Return the starts (shard, offset) of windows inside one document each, and how many of these.
 
-    At most `count` of all such windows that do not overlap, evenly spaced. A document begins with
-    the end-of-text token. Raises InputError if none is long enough.
+    At most `count` of all such windows that do not overlap, evenly spaced. A document
+    begins with the end-of-text token. Raises InputError if none is long enough.
     """
     end = load_tokenizer(shards.tokenizer, shards.folder).eot
     windows = []  # (shard, first token of the window, first token of the document)
@@ -260,103 +256,79 @@ def starts_in_documents(
     return [(shard, start) for shard, start, _ in chosen], len(documents)
 
 
-def check_lengths(lengths: list[int], config: Config) -> None:
-    """Raise InputError if --max_tokens, --targets or --stride do not fit the lengths."""
-    shortest, longest = lengths[0], lengths[-1]
-    problems = []
-    if config.max_tokens is not None and config.max_tokens < longest:
-        problems.append(
-            f"max_tokens {config.max_tokens} is less than one window of {longest}: raise it"
-        )
-    if config.protocol == "same-targets" and config.targets > shortest:
-        problems.append(
-            f"targets {config.targets} is more than the context length {shortest}: "
-            "lower --targets or remove that length"
-        )
-    if config.stride is not None and config.stride > shortest:
-        problems.append(
-            f"stride {config.stride} is more than the context length {shortest}: lower --stride"
-        )
-    if problems:
-        raise InputError(*problems)
-
-
 def overlapping_starts(
     shards: Shards, length: int, count: int
 ) -> tuple[list[tuple[int, int]], float]:
     """Return the starts (shard, offset) of windows, and their mean spacing in tokens.
 
-    The starts are evenly spaced over all offsets at which a window of `length` inputs can start, at
-    most `count` of them. Windows overlap if the spacing is less than `length`.
+    At most `count` of all offsets at which a window of `length` inputs can start, evenly
+    spaced. Windows overlap if the spacing is less than `length`.
     """
-    starts_per_shard = [max(0, len(tokens) - length) for tokens in shards.tokens]
-    first = np.cumsum([0, *starts_per_shard])  # number of the first start of each shard
-    total = int(first[-1])
-    numbers = evenly_spaced(total, count)
-    shard_numbers = np.searchsorted(first, numbers, "right") - 1
-    starts = [
-        (int(shard), int(number - first[shard]))
-        for shard, number in zip(shard_numbers, numbers, strict=True)
-    ]
+    first = np.cumsum([0, *(max(0, len(tokens) - length) for tokens in shards.tokens)])
+    total = int(first[-1])  # first: number of the first start of each shard
+    starts = []
+    for number in evenly_spaced(total, count):
+        shard = int(np.searchsorted(first, number, "right")) - 1
+        starts.append((shard, int(number - first[shard])))
     return starts, total / len(starts)
 
 
-def list_windows(plan: ExtrapolationPlan, length: int) -> list[Window]:
+def list_windows(text: Text, length: int) -> list[Window]:
     """Return all windows, in the order of the text: of `length` inputs, or fewer at a region's end.
 
-    With a stride, windows and counted predictions are those of Hugging Face's guide "Perplexity of
-    fixed-length models", in each region.
+    With a stride, windows and counted predictions are those of Hugging Face's guide
+    "Perplexity of fixed-length models", in each region.
     """
-    if plan.config.protocol == "same-targets":
-        return [
-            Window(shard, start + inputs - length, length, plan.config.targets, inputs - length)
-            for shard, start, inputs in plan.regions
-        ]
-    stride = plan.config.stride or length
+    targets = text.protocol["targets"]
+    stride = text.config.stride or length
     windows = []
-    for shard, region_start, inputs in plan.regions:
-        region_end = region_start + inputs
+    for shard, first, inputs in text.regions:
+        if targets:
+            offset = inputs - length
+            windows.append(Window(shard, first + offset, length, targets, offset))
+            continue
         # The first window ends `stride` tokens into the region, if the shard has enough tokens
         # before the region. Predictions before the region do not count.
-        start = max(0, region_start + stride - length)
-        counted_to = region_start
-        while counted_to < region_end:
-            end = min(start + length, region_end)
-            offset = start - region_start
-            windows.append(Window(shard, start, end - start, end - counted_to, offset))
-            counted_to = end
-            start += stride
-    if plan.mask_rate:
-        windows = [
-            window._replace(counted=masked_count(window.length, plan.mask_rate))
-            for window in windows
-        ]
+        start, counted_to = max(0, first + stride - length), first
+        while counted_to < first + inputs:
+            end = min(start + length, first + inputs)
+            counted = end - counted_to
+            if text.mask_rate:
+                counted = masked_count(end - start, text.mask_rate)
+            windows.append(Window(shard, start, end - start, counted, start - first))
+            start, counted_to = start + stride, end
     return windows
 
 
-def measure(
-    model: GPT, plan: ExtrapolationPlan, length: int, device: torch.device, dtype: torch.dtype
-) -> dict:
+def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
     """Return the loss at one context length, in nats per token, and the perplexity.
 
     loss: mean over all predictions that count, summed in float64.
     loss_se: its standard error over blocks of windows; None if there is a single block.
-    blocks, block_tokens: mean loss and number of predictions of each block, for compare.py.
-    by_position: mean losses of the bins of `width` positions, from position `first` of the window
-    on; None for a bin without predictions.
-    by_offset: with --within_documents, the same by position in the window of the longest length.
+    blocks, block_tokens: mean loss and number of predictions of each block.
+    by_position: mean losses of the bins of `width` positions, from position `first` of
+    the window on; None for a bin without predictions.
+    by_offset: with --within_documents, the same by position in the longest window.
     """
-    windows = list_windows(plan, length)
+    windows = list_windows(text, length)
     counts = np.array([window.counted for window in windows])
-    sums, curves = sum_losses(model, plan, windows, length, device, dtype)
+    sums, curves = sum_losses(loaded, text, windows, length)
     mean = sums.sum() / counts.sum()
 
-    blocks = split_into_blocks(plan, len(windows), length)
+    # Blocks of neighboring windows, at least as many as overlap at one token, so that blocks are
+    # nearly independent.
+    overlapping = -(-length // (text.config.stride or length))
+    if text.protocol["targets"]:
+        overlapping = math.ceil(1 / (1 - text.protocol["overlap"]))
+    count = min(MAX_BLOCKS, max(1, len(windows) // overlapping))
+    blocks = np.array_split(np.arange(len(windows)), count)
     block_tokens = np.array([counts[block].sum() for block in blocks])
     block_means = np.array([sums[block].sum() for block in blocks]) / block_tokens
+    # Blocks may differ in their number of tokens: the mean is a ratio of two sums.
+    deviations = (block_means - mean) * block_tokens / block_tokens.mean()
     return {
         "loss": float(mean),
-        "loss_se": standard_error(block_means, block_tokens, mean),
+        "loss_se": float(deviations.std(ddof=1) / math.sqrt(count)) if count > 1 else None,
         "perplexity": perplexity(mean),
         "windows": len(windows),
         "tokens": int(counts.sum()),
@@ -367,72 +339,52 @@ def measure(
 
 
 def sum_losses(
-    model: GPT,
-    plan: ExtrapolationPlan,
-    windows: list[Window],
-    length: int,
-    device: torch.device,
-    dtype: torch.dtype,
+    loaded: LoadedRun, text: Text, windows: list[Window], length: int
 ) -> tuple[np.ndarray, dict[str, dict]]:
     """Return the sum of the losses of each window, (windows,) float64, and `measure`'s curves.
 
-    The windows of a batch have the same length and the same number of predictions that count.
+    The windows of a batch have the same length and number of predictions that count.
     """
     by_shape = {}  # (length, counted) -> numbers of the windows
     for number, window in enumerate(windows):
         by_shape.setdefault((window.length, window.counted), []).append(number)
-    batches = []  # (length, counted, numbers)
-    for shape, numbers in sorted(by_shape.items()):
-        per_batch = max(1, BATCH_TOKENS // shape[0])
-        parts = np.array_split(numbers, -(-len(numbers) // per_batch))
-        batches += [(*shape, part) for part in parts]
-    own = batches[plan.processes.rank :: plan.processes.world_size]
     sums = np.zeros(len(windows))
     totals = {"by_position": np.zeros((2, length))}  # sums and numbers of losses
-    if plan.config.within_documents:
-        totals["by_offset"] = np.zeros((2, plan.protocol["span"]))
-    with tqdm(
-        total=sum(counted * len(numbers) for _, counted, numbers in own),
-        desc=f"{Path(plan.run).name} at {length:,}",
-        unit="token",
-        unit_scale=True,
-        disable=None,
-    ) as bar:
-        for inputs_per_window, counted, batch in own:
-            starts = [windows[number][:2] for number in batch]
-            inputs, targets, positions = read_batch(plan, starts, inputs_per_window, counted)
-            masked_positions = None if model.config.causal else positions.to(device)
-            with devices.autocast(device, dtype):
-                losses = model.losses(
-                    inputs.to(device),
-                    targets.to(device),
-                    masked_positions,
-                    plan.config.cache_window,
+    if text.config.within_documents:
+        totals["by_offset"] = np.zeros((2, text.protocol["span"]))
+    for (inputs_per_window, _), numbers in sorted(by_shape.items()):
+        label = f"at {length:,}"
+        for batch in loaded.batches(np.array(numbers), inputs_per_window, label, "window"):
+            chosen = [windows[number] for number in batch]
+            inputs, targets, positions = read_batch(text, chosen)
+            with devices.autocast(loaded.device, loaded.dtype):
+                losses = loaded.model.losses(
+                    inputs.to(loaded.device),
+                    targets.to(loaded.device),
+                    positions.to(loaded.device) if text.mask_rate else None,
+                    text.config.cache_window,
                 )
             losses = losses.double().cpu().numpy()  # (B, counted)
             sums[batch] = losses.sum(1)
-            offsets = np.array([[windows[number].offset] for number in batch])
+            offsets = np.array([[window.offset] for window in chosen])
             places = {"by_position": positions.numpy(), "by_offset": positions.numpy() + offsets}
             for name, (total, count) in totals.items():
                 np.add.at(total, places[name], losses)
                 np.add.at(count, places[name], 1)
-            bar.update(losses.size)
-    for array in (sums, *totals.values()):
-        plan.processes.sum(torch.from_numpy(array))  # in place
-    return sums, {name: bin_positions(*total) for name, total in totals.items()}
+    curves = {name: bin_positions(*loaded.sum(total)) for name, total in totals.items()}
+    return loaded.sum(sums), curves
 
 
-def read_batch(
-    plan: ExtrapolationPlan, starts: list[tuple[int, int]], length: int, counted: int
-) -> tuple[torch.Tensor, ...]:
-    """Return the windows that begin at `starts` (shard, offset).
+def read_batch(text: Text, windows: list[Window]) -> tuple[torch.Tensor, ...]:
+    """Return inputs (B, length), targets that count (B, counted), and their positions (B, counted).
 
-    Returns inputs (B, length), targets that count (B, counted), and the positions in the window at
-    which they are predicted (B, counted); all int64.
+    Positions are those in the window at which targets are predicted. All are int64.
     """
-    if plan.mask_rate:
-        return read_masked_windows(plan.shards, starts, length, plan.mask_rate)
-    inputs, targets = read_windows(plan.shards, starts, length)
+    _, _, length, counted, _ = windows[0]
+    starts = [window[:2] for window in windows]
+    if text.mask_rate:
+        return read_masked_windows(text.shards, starts, length, text.mask_rate)
+    inputs, targets = read_windows(text.shards, starts, length)
     positions = torch.arange(length - counted, length).expand(len(starts), counted)
     return inputs, targets[:, -counted:], positions
 
@@ -445,37 +397,13 @@ def bin_positions(sums: np.ndarray, counts: np.ndarray) -> dict:
     length = len(sums)
     first = int((counts > 0).argmax())
     width = -(-length // MAX_BINS)
-    losses = []
-    for start in range(first, length, width):
-        bin_ = slice(start, start + width)
-        known = counts[bin_].any()
-        losses.append(float(sums[bin_].sum() / counts[bin_].sum()) if known else None)
+    starts = range(first, length, width)
+    bins = [slice(start, start + width) for start in starts]
+    losses = [
+        float(sums[each].sum() / counts[each].sum()) if counts[each].any() else None
+        for each in bins
+    ]
     return {"first": first, "width": width, "loss": losses}
-
-
-def split_into_blocks(plan: ExtrapolationPlan, windows: int, length: int) -> list[np.ndarray]:
-    """Return the numbers of the windows of each block of neighboring windows.
-
-    A block has at least as many windows as overlap at one token, so that blocks are nearly
-    independent: one window if windows do not overlap and there are at most MAX_BLOCKS.
-    """
-    if plan.protocol["targets"]:
-        overlapping = math.ceil(1 / (1 - plan.protocol["overlap"]))
-    else:
-        overlapping = -(-length // (plan.config.stride or length))
-    count = min(MAX_BLOCKS, max(1, windows // overlapping))
-    return np.array_split(np.arange(windows), count)
-
-
-def standard_error(block_means: np.ndarray, block_tokens: np.ndarray, mean: float) -> float | None:
-    """Return the standard error of the mean over all tokens; None for a single block.
-
-    Blocks may differ in their number of tokens, so that the mean is a ratio of two sums.
-    """
-    if len(block_means) == 1:
-        return None
-    deviations = (block_means - mean) * block_tokens / block_tokens.mean()
-    return float(deviations.std(ddof=1) / math.sqrt(len(block_means)))
 
 
 if __name__ == "__main__":

@@ -18,32 +18,28 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
-from runtime.distributed import Processes
-from runtime.loading import load_model
 from runtime.provenance import provenance
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from tqdm import tqdm
 
 from errors import InputError
 from evaluation import runner
 from evaluation.runner import (
     RUNS_ARGUMENT,
     EvaluationConfig,
+    LoadedRun,
     evaluation_ranks,
-    interleave,
+    load_run,
     supports,
 )
-from model import GPT, cross_entropies
-from reporting.columns import in_order
-from reporting.metrics import ACCURACY
+from model import cross_entropies
 from text_data import text_sources
+from text_data.data_loader import BATCH_TOKENS
 from text_data.tokenizer import run_tokenizer
 
 HUB: dict = {"path": "Rowan/hellaswag", "split": "validation"}
@@ -61,18 +57,16 @@ class Config(EvaluationConfig):
     the validation split from the hub"""
     max_examples: int | None = cli.limited(None, 1)
     """evaluate only this number of examples, the first ones; null: all"""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
 
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
-    with evaluation_ranks(config, config.dtype) as ranks:
+    with evaluation_ranks(config) as ranks:
         for run in config.runs:
             load_checkpoint(run, causal=True)  # raises before a download
         examples = load_examples(config.source)
-        results = in_order([evaluate(run, examples, config, *ranks) for run in config.runs])
-        print(f"\n{ACCURACY.table(results).markdown()}\n{ACCURACY.caption(results)}")
+        for run in config.runs:
+            evaluate(load_run(run, config, ranks), examples, config)
 
 
 def load_examples(source: str | None) -> list[dict]:
@@ -106,20 +100,13 @@ def preprocess(text: str) -> str:
     return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
-def evaluate(
-    run: str,
-    examples: list[dict],
-    config: Config,
-    processes: Processes,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> dict:
-    """Return the record of one run over the first config.max_examples examples.
+def evaluate(loaded: LoadedRun, examples: list[dict], config: Config) -> None:
+    """Write the record of a run over the first config.max_examples examples; print the result.
 
     Raises InputError if an ending alone is longer than the encoding's longest context.
     """
-    model, checkpoint = load_model(run, device, config.attention, dtype=dtype)
-    tokenizer = run_tokenizer(run, checkpoint)
+    model, run = loaded.model, loaded.path
+    tokenizer = run_tokenizer(run, loaded.checkpoint)
     model.set_vocabulary(tokenizer.vocab_size)
     chosen = examples[: config.max_examples]
     pairs = [
@@ -130,12 +117,12 @@ def evaluate(
     if not supports(model, longest):
         raise InputError(
             f"{run}: an ending of {longest} tokens is longer than the {model.max_context} that "
-            f"{checkpoint['gpt']['pe']} supports: remove this run"
+            f"{loaded.checkpoint['gpt']['pe']} supports: remove this run"
         )
     split = Path(config.source).name.partition(".")[0] if config.source else HUB["split"]
     path = runner.record_path(run, "eval", "hellaswag", split)
     identity = {
-        **runner.record_identity(model, checkpoint, dtype),
+        **loaded.identity(),
         "data": {
             "dataset": "hellaswag",
             "split": split,
@@ -146,19 +133,25 @@ def evaluate(
     }
     header = runner.make_header(run, identity)
     scores = runner.existing_record(path, identity).get("log_likelihoods", [])
-    scores = processes.gather(scores)[0]
+    scores = loaded.processes.gather(scores)[0]
     if len(scores) >= len(chosen):
         print(f"{run} is already evaluated")
     else:
-        own = range(len(chosen))[processes.rank :: processes.world_size]
-        with_progress = tqdm(own, Path(run).name, unit="example", disable=None)
-        found = [log_likelihoods(model, pairs[number], device, dtype) for number in with_progress]
-        scores = interleave(processes.gather(found))
-        if processes.rank == 0:
+        numbers = np.arange(len(chosen))
+        own = {
+            number: log_likelihoods(loaded, pairs[number])
+            for (number,) in loaded.batches(numbers, BATCH_TOKENS, "", "example")
+        }
+        found = {number: x for part in loaded.processes.gather(own) for number, x in part.items()}
+        scores = [found[number] for number in numbers]
+        if loaded.processes.rank == 0:
             record = header | accuracies(scores, chosen) | {"log_likelihoods": scores}
-            runner.write_record(run, path, {**record, "provenance": provenance(device)})
+            runner.write_record(run, path, {**record, "provenance": provenance(loaded.device)})
+    result = accuracies(scores, chosen)
+    for metric in ("acc", "acc_norm"):
+        value, error = result[metric], result[f"{metric}_se"] or 0
+        print(f"{run}: {metric} {100 * value:.2f} ± {100 * error:.2f}% of {len(chosen)} examples")
     print(f"record: {path}")
-    return header | accuracies(scores[: len(chosen)], chosen)
 
 
 def encode_pair(tokenizer, context: str, continuation: str) -> Pair:
@@ -172,22 +165,22 @@ def encode_pair(tokenizer, context: str, continuation: str) -> Pair:
 
 
 @torch.no_grad()
-def log_likelihoods(
-    model: GPT, pairs: list[Pair], device: torch.device, dtype: torch.dtype
-) -> list[float]:
+def log_likelihoods(loaded: LoadedRun, pairs: list[Pair]) -> list[float]:
     """Return log p(continuation | context) of each pair in nats, summed over its tokens.
 
-    Sequences are padded on the right, where causal attention ignores it. Those beyond the
-    encoding's longest context keep their last tokens.
+    Sequences are padded on the right, where causal attention ignores it. Those beyond
+    the encoding's longest context keep their last tokens.
     """
+    model = loaded.model
     keep = 0 if model.max_context is None else model.max_context + 1  # the last is a target only
     sequences = [torch.tensor((context + ending)[-keep:]) for context, ending in pairs]
-    inputs = pad_sequence([tokens[:-1] for tokens in sequences], batch_first=True).to(device)
+    inputs = pad_sequence([tokens[:-1] for tokens in sequences], batch_first=True)
     sums = []
-    with devices.autocast(device, dtype):
-        for hidden, tokens, (_, ending) in zip(model.hidden(inputs), sequences, pairs, strict=True):
-            rows = hidden[len(tokens) - 1 - len(ending) : len(tokens) - 1]  # (len(ending), C)
-            targets = tokens[len(tokens) - len(ending) :].to(device)
+    with devices.autocast(loaded.device, loaded.dtype):
+        hidden = model.hidden(inputs.to(loaded.device))
+        for states, tokens, (_, ending) in zip(hidden, sequences, pairs, strict=True):
+            rows = states[len(tokens) - 1 - len(ending) : len(tokens) - 1]  # (len(ending), C)
+            targets = tokens[len(tokens) - len(ending) :].to(loaded.device)
             losses = cross_entropies(rows, model.output_embeddings, targets)
             sums.append(-losses.double().sum().item())
     return sums
@@ -196,9 +189,9 @@ def log_likelihoods(
 def accuracies(scores: list[list[float]], examples: list[dict]) -> dict:
     """Return the number of examples, acc, acc_norm (fractions) and their standard errors.
 
-    scores: log-likelihoods of the endings of the first examples.
+    scores: log-likelihoods of the endings, of all examples or more.
     """
-    result: dict = {"examples": len(scores)}
+    result: dict = {"examples": len(examples)}
     for metric in ("acc", "acc_norm"):
         right = []
         for logs, example in zip(scores, examples, strict=False):

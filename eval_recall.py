@@ -4,36 +4,36 @@
     python eval_recall.py runs/medium/* --distances 256,1x,4x,16x --trials 500
     python eval_recall.py runs/recall/* --distances 8,1x,4x,16x,64x
 
-Runs on text: in each trial, the model reads a passage, then unrelated filler text, then the passage
-again. The second copy starts `distance` tokens after the first. The baseline sequence starts with
-another, unrelated passage and is otherwise the same. Losses are computed with teacher forcing.
+Runs on text: in each trial, the model reads a passage, then unrelated filler text,
+then the passage again. The second copy starts `distance` tokens after the first. The
+baseline sequence starts with another, unrelated passage and is otherwise the same.
+Losses are computed with teacher forcing.
 
-Recall is the percentage by which the first copy lowers the perplexity of the second half of the
-second copy. It is 0 if the model makes no use of the first copy, and near 100 if it copies it.
+Recall is the percentage by which the first copy lowers the perplexity of the second
+half of the second copy. It is 0 if the model makes no use of the first copy, and
+near 100 if it copies it. Flat perplexity beyond the training length
+(eval_extrapolation.py) does not show that a model uses distant text; recall does.
 
-Flat perplexity beyond the training length (eval_extrapolation.py) does not show that a model uses
-distant text; recall does.
+Trials start at windows evenly spaced over the split. The other passage and the filler
+of a trial are taken from the windows of two other trials. All distances use the same
+passages.
 
-Trials start at windows evenly spaced over the split. The other passage and the filler of a trial
-are taken from the windows of two other trials. All distances use the same passages.
+Runs with --objective recall: a trial is a sequence of the task on which the run was
+trained, a passage or pairs of keys and values that return after filler
+(text_data/recall_task.py). The second copy ends the sequence, which is at least as
+long as those of training. The result is the accuracy in percent, in one record for
+each task and filler. --passage does not apply.
 
-Runs with --objective recall: a trial is a sequence of the task on which the run was trained, a
-passage or pairs of keys and values that return after filler (text_data/recall_task.py). The second
-copy ends the sequence, which is at least as long as those of training. The result is the accuracy
-in percent, in one record for each task and filler. --passage does not apply.
-
-Records are JSON files next to the run's checkpoints, written after each distance; recorded
-distances are skipped.
+Records are JSON files next to the run's checkpoints, written after each distance;
+recorded distances are skipped.
 """
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from runtime import cli, devices
-from runtime.checkpoints import load_checkpoint
 from runtime.files import run_folder_of
 from runtime.run_folder import read_log
 
@@ -43,17 +43,14 @@ import torch
 from errors import InputError
 from evaluation.runner import (
     RUNS_ARGUMENT,
+    LoadedRun,
     Plan,
     TextEvaluationConfig,
-    evaluation_ranks,
-    measure_batches,
     run_evaluation,
-    shards_for_run,
 )
-from model import GPT
-from reporting import metrics
 from text_data import recall_task
 from text_data.data_loader import Windows, evenly_spaced
+from text_data.shards import Shards
 from training.metrics import is_correct
 
 DISTANCES = "64,128,256,512,1024,2048,4096"  # on text
@@ -65,8 +62,6 @@ LEARNED = 0.95  # accuracy in validation from which a run has learned the task
 class Config(TextEvaluationConfig):
     """Settings of the recall evaluation."""
 
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
     distances: str | None = None
     """tokens from the start of the passage's first copy to the start of its second, separated by
     commas; 1x,2x,... are multiples of the training length; null: 64,128,...,4096, for objective
@@ -77,18 +72,18 @@ class Config(TextEvaluationConfig):
     """number of sequences; on text fewer if the split has fewer windows of the longest distance"""
 
 
-@dataclass(kw_only=True)
-class RecallPlan(Plan):
-    """The trials of one run: trial n begins at window `numbers[n]`."""
+@dataclass
+class Trials:
+    """Trials on text; trial n begins at window `numbers[n]`."""
 
     windows: Windows
     numbers: np.ndarray  # (trials,) int
     passage: int  # tokens
 
 
-@dataclass(kw_only=True)
-class TaskPlan(Plan):
-    """The trials of one run on one kind of sequence of the recall task."""
+@dataclass
+class TaskTrials:
+    """Trials on one kind of sequence of the recall task."""
 
     windows: Windows
     numbers: np.ndarray  # (trials,) int, windows whose text is the filler
@@ -99,35 +94,31 @@ class TaskPlan(Plan):
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
-    with evaluation_ranks(config, config.dtype) as ranks:
-        on_task = {run: is_trained_on_task(run) for run in config.runs}
-        records = []
-        text_runs = [run for run in config.runs if not on_task[run]]
-        if text_runs:
-            records += run_evaluation(replace(config, runs=text_runs), plan, measure, ranks)
-        task_runs = [run for run in config.runs if on_task[run]]
-        for task, filler in itertools.product(recall_task.TASKS, recall_task.FILLERS):
-            if task_runs:
-                task_config = replace(config, runs=task_runs)
-                plan_run = partial(plan_task, task=task, filler=filler)
-                records += run_evaluation(task_config, plan_run, measure_accuracy, ranks)
-        print(f"\n{metrics.summary(records)}")
+    run_evaluation(config, plan)
 
 
-def is_trained_on_task(run: str) -> bool:
-    """Return whether a run was trained with --objective recall."""
-    checkpoint = load_checkpoint(run, causal=True)
-    return checkpoint["config"].get("objective") == "recall"
+def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Plan]:
+    """Return one plan of a run on text, or one for each task and filler.
+
+    Raises InputError if the text is too short.
+    """
+    is_on_task = checkpoint["config"].get("objective") == "recall"
+    default = TASK_DISTANCES if is_on_task else DISTANCES
+    distances = cli.parse_lengths(config.distances or default, checkpoint["gpt"]["block_size"])
+    if not is_on_task:
+        return [plan_text(shards, distances, config)]
+    shortest, steps = checkpoint["gpt"]["block_size"], steps_to_learn(run)
+    return [
+        plan_task(shards, distances, config, shortest, steps, task, filler)
+        for task, filler in itertools.product(recall_task.TASKS, recall_task.FILLERS)
+    ]
 
 
 # Runs on text
 
 
-def plan(run: str, config: Config) -> RecallPlan:
-    """Return the trials of one run. Raises InputError if its text is too short for them."""
-    checkpoint = load_checkpoint(run, causal=True)
-    shards = shards_for_run(run, checkpoint, config.data, config.split)
-    distances = cli.parse_lengths(config.distances or DISTANCES, checkpoint["gpt"]["block_size"])
+def plan_text(shards: Shards, distances: list[int], config: Config) -> Plan:
+    """Return the trials of a run on text. Raises InputError if it is too short for them."""
     if distances[0] < config.passage:
         raise InputError(
             f"distance {distances[0]} is less than the {config.passage} tokens of the passage: "
@@ -141,67 +132,59 @@ def plan(run: str, config: Config) -> RecallPlan:
             "tokens, but recall needs three: lower --distances"
         )
     trials = f"{config.passage}of{len(numbers)}x{windows.length}"
-    return RecallPlan(
-        run=run,
+    return Plan(
+        measure=partial(measure, trials=Trials(windows, numbers, config.passage)),
+        value="recall",
         shards=shards,
         lengths=distances,
         protocol={"passage": config.passage, "trials": len(numbers), "span": windows.length},
-        identity={"metric": metrics.RECALL.name},
+        identity={"metric": "Recall"},
         record_name=["recall", shards.meta["dataset"], config.split, trials],
         extra_inputs=config.passage - 1,
-        windows=windows,
-        numbers=numbers,
-        passage=config.passage,
     )
 
 
-def trial_sequences(plan: RecallPlan, trials: np.ndarray, distance: int) -> torch.Tensor:
+def trial_sequences(trials: Trials, batch: np.ndarray, distance: int) -> torch.Tensor:
     """Return the token sequences of some trials, (2n, distance + passage) int64.
 
-    trials: (n,) indices into plan.numbers. The first n sequences are the baselines, which start
-    with another passage; the last n start with the passage that they end with.
+    batch: (n,) indices into trials.numbers. The first n sequences are the baselines,
+    which start with another passage; the last n start with the passage that they end
+    with.
     """
-    third = len(plan.numbers) // 3
-
-    def texts(shift: int) -> torch.Tensor:
-        """The windows of the trials `shift` further on, (n, window length)."""
-        numbers = plan.numbers[(trials + shift) % len(plan.numbers)]
-        return plan.windows.batch(numbers)[0]
-
-    passage = texts(0)[:, : plan.passage]
-    other_passage = texts(third)[:, : plan.passage]
-    filler = texts(2 * third)[:, plan.passage : distance]
-    baseline = torch.cat([other_passage, filler, passage], 1)
-    repeated = torch.cat([passage, filler, passage], 1)
+    numbers, passage = trials.numbers, trials.passage
+    third = len(numbers) // 3
+    own, other, third_text = (  # the windows of the trials `shift` further on
+        trials.windows.batch(numbers[(batch + shift) % len(numbers)])[0]
+        for shift in (0, third, 2 * third)
+    )
+    end = [third_text[:, passage:distance], own[:, :passage]]
+    baseline = torch.cat([other[:, :passage], *end], 1)
+    repeated = torch.cat([own[:, :passage], *end], 1)
     return torch.cat([baseline, repeated])
 
 
-def measure(
-    model: GPT, plan: RecallPlan, distance: int, device: torch.device, dtype: torch.dtype
-) -> dict:
+def measure(loaded: LoadedRun, distance: int, trials: Trials) -> dict:
     """Return the recall at one distance.
 
     recall: percent. recall_se: its standard error over trials.
-    loss, loss_without: mean loss in nats of the second half of the passage's second copy, after the
-    passage and after the other passage. by_trial: loss_without - loss of each trial.
+    loss, loss_without: mean loss in nats of the second half of the passage's second
+    copy, after the passage and after the other passage.
+    by_trial: loss_without - loss of each trial.
     """
-    trials = len(plan.numbers)
-    targets = plan.passage // 2
-
-    def batch_losses(batch: np.ndarray) -> np.ndarray:
-        tokens = trial_sequences(plan, batch, distance).to(device)
-        with devices.autocast(device, dtype):
-            token_losses = model.losses(tokens[:, :-1], tokens[:, -targets:])  # (2n, targets)
-        return token_losses.double().mean(1).view(2, -1).cpu().numpy()
-
-    label, size = f"at distance {distance:,}", 2 * (distance + plan.passage)
-    losses = measure_batches(plan, batch_losses, np.arange(trials), size, label, "trial")
-    baseline, repeated = np.concatenate(losses, 1)  # (trials,) each
+    count, targets = len(trials.numbers), trials.passage // 2
+    losses = np.zeros((2, count))
+    tokens_per_trial, label = 2 * (distance + trials.passage), f"at distance {distance:,}"
+    for batch in loaded.batches(np.arange(count), tokens_per_trial, label, "trial"):
+        tokens = trial_sequences(trials, batch, distance).to(loaded.device)
+        with devices.autocast(loaded.device, loaded.dtype):
+            token_losses = loaded.model.losses(tokens[:, :-1], tokens[:, -targets:])
+        losses[:, batch] = token_losses.double().mean(1).view(2, -1).cpu()
+    baseline, repeated = loaded.sum(losses)  # (trials,) each
     saved = baseline - repeated
     perplexity_ratio = math.exp(-saved.mean())
     return {
         "recall": 100 * (1 - perplexity_ratio),
-        "recall_se": float(100 * perplexity_ratio * saved.std(ddof=1) / math.sqrt(trials)),
+        "recall_se": float(100 * perplexity_ratio * saved.std(ddof=1) / math.sqrt(count)),
         "loss": float(repeated.mean()),
         "loss_without": float(baseline.mean()),
         "by_trial": saved.tolist(),
@@ -212,17 +195,26 @@ def measure(
 
 
 def plan_task(
-    run: str, config: Config, task: recall_task.Task, filler: recall_task.Filler
-) -> TaskPlan:
-    """Return the trials of one run on one task. Raises InputError if its text is too short."""
-    checkpoint = load_checkpoint(run, causal=True)
-    shards = shards_for_run(run, checkpoint, config.data, config.split)
-    block_size = checkpoint["gpt"]["block_size"]
-    distances = cli.parse_lengths(config.distances or TASK_DISTANCES, block_size)
-    windows = Windows(shards, max(block_size, distances[-1] + task.tokens))
+    shards: Shards,
+    distances: list[int],
+    config: Config,
+    shortest: int,
+    steps_to_95: int | None,
+    task: recall_task.Task,
+    filler: recall_task.Filler,
+) -> Plan:
+    """Return the trials on one kind of sequence, of `shortest` tokens or more.
+
+    Raises InputError if the text is too short.
+    """
+    windows = Windows(shards, max(shortest, distances[-1] + task.tokens))
+    numbers = np.resize(evenly_spaced(len(windows), config.trials), config.trials)
     trials = f"{config.trials}x{windows.length}"
-    return TaskPlan(
-        run=run,
+    return Plan(
+        measure=partial(
+            measure_accuracy, trials=TaskTrials(windows, numbers, task, filler, shortest)
+        ),
+        value="accuracy",
         shards=shards,
         lengths=[distance for distance in distances if distance >= task.tokens],
         protocol={
@@ -232,14 +224,9 @@ def plan_task(
             "span": windows.length,
             "symbols": recall_task.SYMBOLS,
         },
-        identity={"metric": metrics.TRAINED_RECALL.name, "steps_to_95": steps_to_learn(run)},
+        identity={"metric": "Trained recall", "steps_to_95": steps_to_95},
         record_name=["recall", task.name, filler, shards.meta["dataset"], config.split, trials],
         extra_inputs=task.tokens - 1,
-        windows=windows,
-        numbers=np.resize(evenly_spaced(len(windows), config.trials), config.trials),
-        task=task,
-        filler=filler,
-        shortest=block_size,
     )
 
 
@@ -252,50 +239,42 @@ def steps_to_learn(run: str) -> int | None:
 
 
 def task_sequences(
-    plan: TaskPlan, trials: np.ndarray, distance: int
+    trials: TaskTrials, batch: np.ndarray, distance: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens (n, T) of some trials and the positions (n, t) whose next tokens count.
+    """Return tokens (n, T) of some trials and the positions (n, t) whose next tokens count.
 
-    trials: (n,) indices into plan.numbers. A trial has the same symbols at all distances.
+    batch: (n,) indices into trials.numbers. A trial has the same symbols at all
+    distances.
     """
-    length = max(plan.shortest, distance + plan.task.tokens)
-    texts = plan.windows.batch(plan.numbers[trials])[0][:, :length].numpy()
-    start = length - plan.task.tokens - distance
-    rows, chosen = [], []
-    for trial, text in zip(trials, texts, strict=True):
-        row, positions = recall_task.make_sequence(
-            text,
-            plan.task,
-            plan.filler,
-            start,
-            distance,
-            np.random.default_rng([trial]),
+    task = trials.task
+    length = max(trials.shortest, distance + task.tokens)
+    texts = trials.windows.batch(trials.numbers[batch])[0][:, :length].numpy()
+    start = length - task.tokens - distance
+    made = [
+        recall_task.make_sequence(
+            text, task, trials.filler, start, distance, np.random.default_rng([trial])
         )
-        rows.append(row)
-        chosen.append(positions)
-    return torch.from_numpy(np.stack(rows)), torch.from_numpy(np.stack(chosen))
+        for trial, text in zip(batch, texts, strict=True)
+    ]
+    tokens, positions = (torch.from_numpy(np.stack(each)) for each in zip(*made, strict=True))
+    return tokens, positions
 
 
-def measure_accuracy(
-    model: GPT, plan: TaskPlan, distance: int, device: torch.device, dtype: torch.dtype
-) -> dict:
+def measure_accuracy(loaded: LoadedRun, distance: int, trials: TaskTrials) -> dict:
     """Return the accuracy at one distance in percent, and its standard error over trials."""
-    trials = len(plan.numbers)
-    label = f"{plan.task.name}, {plan.filler}, at distance {distance:,}"
-
-    def batch_fractions(batch: np.ndarray) -> np.ndarray:
-        tokens, positions = (x.to(device) for x in task_sequences(plan, batch, distance))
+    percent = np.zeros(len(trials.numbers))
+    label = f"{trials.task.name}, {trials.filler}, at distance {distance:,}"
+    tokens_per_trial = distance + trials.task.tokens
+    for batch in loaded.batches(np.arange(len(percent)), tokens_per_trial, label, "trial"):
+        tokens, positions = (x.to(loaded.device) for x in task_sequences(trials, batch, distance))
         targets = tokens.gather(1, positions + 1)
-        with devices.autocast(device, dtype):
-            correct = is_correct(model, tokens[:, :-1], targets, positions)
-        return correct.double().mean(1).cpu().numpy()
-
-    size = distance + plan.task.tokens
-    fractions = measure_batches(plan, batch_fractions, np.arange(trials), size, label, "trial")
-    percent = 100 * np.concatenate(fractions)  # (trials,)
+        with devices.autocast(loaded.device, loaded.dtype):
+            correct = is_correct(loaded.model, tokens[:, :-1], targets, positions)
+        percent[batch] = 100 * correct.double().mean(1).cpu()
+    loaded.sum(percent)
     return {
         "accuracy": float(percent.mean()),
-        "accuracy_se": float(percent.std(ddof=1) / math.sqrt(trials)),
+        "accuracy_se": float(percent.std(ddof=1) / math.sqrt(len(percent))),
     }
 
 

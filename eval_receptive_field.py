@@ -3,31 +3,33 @@
     python eval_receptive_field.py runs/quickstart/cable runs/quickstart/rope
     python eval_receptive_field.py runs/medium/* --lengths 1x,4x --windows 500
 
-The measure is the cumulative normalized gradient of Chi et al. 2023, section 5.1. The loss of the
-last token is differentiated with respect to the token embeddings. Each token's fraction is the norm
-of its gradient over the sum of all norms. The receptive field is the smallest n such that the last
-n tokens hold more than 99% of the gradient. The paper predicts that perplexity of ALiBi and of
-windows stays flat beyond the training length if the training length covers the receptive field, and
-grows if it does not; Sandwich does not need this (section 6.2).
+The measure is the cumulative normalized gradient of Chi et al. 2023, section 5.1.
+The loss of the last token is differentiated with respect to the token embeddings.
+Each token's fraction is the norm of its gradient over the sum of all norms. The
+receptive field is the smallest n such that the last n tokens hold more than 99% of
+the gradient. The paper predicts that perplexity of ALiBi and of windows stays flat
+beyond the training length if it covers the receptive field, and grows if it does
+not; Sandwich does not need this (section 6.2).
 
-The bias that `train_gpt.py` logs covers one layer; the receptive field includes what reaches the
-prediction through other tokens, layer by layer. Unlike recall (eval_recall.py), it does not measure
-whether the distant text improves the prediction.
+The receptive field includes what reaches the prediction through other tokens, layer
+by layer. Unlike recall (eval_recall.py), it does not measure whether the distant
+text improves the prediction.
 
-Everything is computed in float32. In bfloat16, the fused kernel rounds the gradient of a gate's
-cumulative sum by an error that spreads over the whole text: a field of 24 tokens (`fox` at 1,024
-tokens of context) became 440.
+Everything is computed in float32. In bfloat16, the fused kernel rounds the gradient
+of a gate's cumulative sum by an error that spreads over the whole text: a field of
+24 tokens (`fox` at 1,024 tokens of context) became 440.
 
-The texts are windows of the longest context, evenly spaced over the split. All contexts end with
-the same token. Each run gets a JSON record next to its checkpoints, written after each length;
-recorded lengths are skipped.
+The texts are windows of the longest context, evenly spaced over the split. All
+contexts end with the same token. Each run gets a JSON record next to its
+checkpoints, written after each length; recorded lengths are skipped.
 """
 
 import math
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 from runtime import cli
-from runtime.checkpoints import load_checkpoint
 
 import numpy as np
 import torch
@@ -37,16 +39,14 @@ from torch import Tensor
 from errors import InputError
 from evaluation.runner import (
     RUNS_ARGUMENT,
+    LoadedRun,
     Plan,
     TextEvaluationConfig,
-    evaluation_ranks,
-    measure_batches,
     run_evaluation,
-    shards_for_run,
 )
 from model import GPT
-from reporting import metrics
 from text_data.data_loader import Windows, evenly_spaced
+from text_data.shards import Shards
 
 FIELD_FRACTION = 0.99  # of the gradient, within the receptive field: the paper's value
 # Points of the recorded cumulative curve: near the prediction, and evenly spaced over the context.
@@ -57,6 +57,8 @@ POINTS_PER_DOUBLING, EVEN_POINTS = 4, 32
 class Config(TextEvaluationConfig):
     """Settings of the receptive field evaluation."""
 
+    dtype: Literal["float32"] = "float32"
+    """dtype of matrix products"""
     lengths: str = "1x,2x,4x"
     """context lengths in tokens, separated by commas; 1x,2x,... are multiples of the training
     length"""
@@ -64,26 +66,14 @@ class Config(TextEvaluationConfig):
     """number of predictions, each from a window of its own; fewer if the split has fewer"""
 
 
-@dataclass(kw_only=True)
-class ReceptiveFieldPlan(Plan):
-    """The windows of one run."""
-
-    windows: Windows
-    numbers: np.ndarray  # (n,) int, numbers of the windows that are evaluated
-
-
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
-    with evaluation_ranks(config, "float32") as ranks:
-        records = run_evaluation(config, plan, measure, ranks)
-        print(f"\n{metrics.summary(records)}")
+    run_evaluation(config, plan)
 
 
-def plan(run: str, config: Config) -> ReceptiveFieldPlan:
-    """Return the windows of one run. Raises InputError if the text is too short for two."""
-    checkpoint = load_checkpoint(run, causal=True)
+def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Plan]:
+    """Return the plan of one run. Raises InputError if the text is too short for two windows."""
     lengths = cli.parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
-    shards = shards_for_run(run, checkpoint, config.data, config.split)
     windows = Windows(shards, lengths[-1])
     numbers = evenly_spaced(len(windows), config.windows)
     if len(numbers) < 2:
@@ -92,16 +82,17 @@ def plan(run: str, config: Config) -> ReceptiveFieldPlan:
             "but the standard error needs two: lower --lengths"
         )
     text = [shards.meta["dataset"], config.split, f"{len(numbers)}x{windows.length}"]
-    return ReceptiveFieldPlan(
-        run=run,
-        shards=shards,
-        lengths=lengths,
-        protocol={"windows": len(numbers), "span": windows.length, "held": FIELD_FRACTION},
-        identity={"metric": metrics.RECEPTIVE_FIELD.name},
-        record_name=["receptive-field", *text],
-        windows=windows,
-        numbers=numbers,
-    )
+    return [
+        Plan(
+            measure=partial(measure, windows=windows, numbers=numbers),
+            value="receptive_field",
+            shards=shards,
+            lengths=lengths,
+            protocol={"windows": len(numbers), "span": windows.length, "held": FIELD_FRACTION},
+            identity={"metric": "Receptive field"},
+            record_name=["receptive-field", *text],
+        )
+    ]
 
 
 def gradient_fractions(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -125,26 +116,23 @@ def gradient_fractions(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
     return norms / norms.sum(1, keepdim=True)
 
 
-def measure(
-    model: GPT, plan: ReceptiveFieldPlan, length: int, device: torch.device, dtype: torch.dtype
-) -> dict:
+def measure(loaded: LoadedRun, length: int, windows: Windows, numbers: np.ndarray) -> dict:
     """Return the receptive field at one context length.
 
-    receptive_field: in tokens, mean over the windows. receptive_field_se: its standard error.
-    cumulative: the fraction ("share") of the gradient in the last n tokens, mean over the windows.
+    numbers: (n,) int, of the windows that are evaluated.
+    receptive_field: in tokens, mean over the windows, with its standard error.
+    cumulative: the fraction ("share") of the gradient in the last n tokens, mean
+    over the windows.
     """
+    model = loaded.model
     model.requires_grad_(False)
     model.activation_checkpointing = True  # memory of one layer, however long the text
-
-    def batch_curves(batch: np.ndarray) -> np.ndarray:
-        """Return (windows, length): the fractions of the last 1, 2, ... tokens."""
-        inputs, targets = (x[:, -length:].to(device) for x in plan.windows.batch(batch))
+    cumulative = np.zeros((len(numbers), length))  # fractions of the last 1, 2, ... tokens
+    for batch in loaded.batches(np.arange(len(numbers)), length, f"at {length:,}", "window"):
+        inputs, targets = (x[:, -length:].to(loaded.device) for x in windows.batch(numbers[batch]))
         fractions = gradient_fractions(model, inputs, targets[:, -1])
-        return fractions.flip(1).cumsum(1).cpu().numpy()
-
-    label = f"at {length:,}"
-    curves = measure_batches(plan, batch_curves, plan.numbers, length, label, "window")
-    cumulative = np.concatenate(curves)
+        cumulative[batch] = fractions.flip(1).cumsum(1).cpu().numpy()
+    loaded.sum(cumulative)
     fields = (cumulative <= FIELD_FRACTION).sum(1) + 1
     points = curve_points(length)
     return {

@@ -1,26 +1,26 @@
-"""Evaluation of runs, and the JSON records next to their checkpoints that hold what was measured.
+"""Evaluation of runs, and the JSON records next to their checkpoints.
 
-A program defines its config, a plan of what to measure on one run, and the measurement:
+A program defines its config, plans of what to measure on a run, and the measurement:
 
     @dataclass
     class Config(TextEvaluationConfig): ...
-    def plan(run: str, config: Config) -> Plan: ...
-    def measure(model, plan, length, device, dtype) -> dict: ...
+    def plan(run, checkpoint, shards, config) -> list[Plan]: ...
+    def measure(loaded: LoadedRun, length: int, ...) -> dict: ...
 
-    with evaluation_ranks(config, config.dtype) as ranks:
-        records = run_evaluation(config, plan, measure, ranks)
+    run_evaluation(config, plan)
 
-All runs are planned before anything is computed, so that invalid input costs no computing time.
-Under torchrun every rank measures its part of the windows, and rank 0 writes.
+All runs are planned before anything is computed, so that invalid input costs no
+computing time. Under torchrun every rank measures its part of the text, and
+rank 0 writes.
 
-A record holds the names of its run, an identity (which checkpoint, which text, which protocol, how
-it was computed), results by context length, and its provenance (command, commit, versions,
-hardware). It is written after each length. Results with the same identity are kept: a repeated
-command computes what is missing. Several evaluations may add results to a record at the same time.
+A record holds the names of its run, an identity (which checkpoint, which text,
+which protocol, how it was computed), results by context length, and its
+provenance (command, commit, versions, hardware). It is written after each
+length. Results with the same identity are kept: a repeated command computes
+what is missing. Several evaluations may add to a record at the same time.
 """
 
 import contextlib
-import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import devices, distributed
-from runtime.checkpoints import trained_steps, training_settings
+from runtime.checkpoints import load_checkpoint, trained_steps, training_settings
 from runtime.files import locked, run_folder_of, write_json
 from runtime.loading import load_model
 from runtime.provenance import provenance
@@ -59,6 +59,8 @@ class EvaluationConfig:
     """name and SHA-256 of the files with encodings of your own"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
     attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"
     """attention implementation (see attention.py)"""
 
@@ -77,102 +79,115 @@ class TextEvaluationConfig(EvaluationConfig):
     """split of the data"""
 
 
+@dataclass
+class LoadedRun:
+    """A run's model on this rank, and how it is evaluated."""
+
+    path: str
+    model: GPT
+    checkpoint: dict  # without the weights
+    processes: distributed.Processes
+    device: torch.device
+    dtype: torch.dtype  # of matrix products
+
+    def identity(self) -> dict:
+        return record_identity(self.model, self.checkpoint, self.dtype)
+
+    def batches(self, items: np.ndarray, tokens: int, label: str, unit: str) -> Iterator:
+        """Yield this rank's batches of the items, of BATCH_TOKENS or one item.
+
+        tokens: per item. label, unit: of the progress bar. The ranks have equal
+        numbers of batches, unless there are fewer items than ranks.
+        """
+        size = self.processes.world_size
+        rounds = -(-len(items) // (size * max(1, BATCH_TOKENS // tokens)))
+        batches = np.array_split(items, min(len(items), size * rounds))
+        own = batches[self.processes.rank :: size]
+        title, total = f"{Path(self.path).name} {label}", sum(map(len, own))
+        with tqdm(total=total, desc=title, unit=unit, disable=None) as bar:
+            for batch in own:
+                yield batch
+                bar.update(len(batch))
+
+    def sum(self, array: np.ndarray) -> np.ndarray:
+        """Return the sum of the arrays of all ranks, computed in place."""
+        self.processes.sum(torch.from_numpy(array))
+        return array
+
+
 @dataclass(kw_only=True)
 class Plan:
-    """What to measure on one run. A program adds its own fields."""
+    """What to measure on one run, for one record."""
 
-    run: str  # run folder or checkpoint file
+    measure: Callable[[LoadedRun, int], dict]  # returns the entry of a length
+    value: str  # of an entry, in the printed table
     shards: Shards  # the text
     lengths: list[int]  # ascending; the record has one entry for each
     protocol: dict  # part of the record's identity
     identity: dict  # further entries of the record's identity
     record_name: list[str]  # words of the record's file name, after "eval"
-    extra_inputs: int = 0  # input tokens of a forward pass in addition to the length
-    processes: distributed.Processes = field(default_factory=distributed.Processes)
+    extra_inputs: int = 0  # input tokens in addition to the length
 
 
 def run_evaluation(
-    config: EvaluationConfig,
-    plan_run: Callable[..., Plan],
-    measure: Callable[..., dict],
-    ranks: Ranks,
+    config: TextEvaluationConfig,
+    plan_run: Callable[..., list[Plan]],
+    causal: bool | None = True,
     **load_options,
-) -> list[dict]:
-    """Evaluate every run of the config; return the records with the planned lengths.
+) -> None:
+    """Evaluate every run of the config and print tables of the results.
 
-    plan_run(run, config): returns the run's Plan. Raises InputError if the run cannot be evaluated.
-    measure(model, plan, length, device, dtype): returns the record's entry for one length.
-    ranks: of evaluation_ranks. load_options: passed to load_model.
+    plan_run(run, checkpoint, shards, config): returns a Plan for each record.
+    Raises InputError if the run cannot be evaluated.
+    causal, load_options: of load_model.
     """
-    processes, device, dtype = ranks
-    plans = [plan_run(run, config) for run in config.runs]
-    for plan in plans:
-        plan.processes = processes
-    return [
-        _evaluate(plan, measure, config.attention, device, dtype, load_options) for plan in plans
-    ]
+    with evaluation_ranks(config) as ranks:
+        plans = []
+        for run in config.runs:
+            checkpoint = load_checkpoint(run, causal)
+            shards = shards_for_run(run, checkpoint, config.data, config.split)
+            plans.append(plan_run(run, checkpoint, shards, config))
+        tables = {}  # value -> {path of a record: its results by length}
+        for run, run_plans in zip(config.runs, plans, strict=True):
+            loaded = load_run(run, config, ranks, causal=causal, **load_options)
+            for plan in run_plans:
+                path = record_path(run, "eval", *plan.record_name)
+                tables.setdefault(plan.value, {})[str(path)] = _evaluate(loaded, plan, path)
+            del loaded  # before the next model takes memory
+        for value, results in tables.items():
+            print_table(results, value)
 
 
 @contextlib.contextmanager
-def evaluation_ranks(config: EvaluationConfig, dtype: str) -> Iterator[Ranks]:
+def evaluation_ranks(config: EvaluationConfig) -> Iterator[Ranks]:
     """Yield torchrun's ranks or this process alone, its device, and the dtype of products."""
     with distributed.process_group() as processes:
         local_rank = processes.local_rank if processes.world_size > 1 else None
-        yield processes, *devices.select_device(config.device, dtype, local_rank)
+        yield processes, *devices.select_device(config.device, config.dtype, local_rank)
 
 
-def _evaluate(
-    plan: Plan,
-    measure: Callable[..., dict],
-    attention: str,
-    device: torch.device,
-    dtype: torch.dtype,
-    load_options: dict,
-) -> dict:
-    """Update the record of one run and return it with the planned lengths."""
-    model, checkpoint = load_model(plan.run, device, attention, dtype=dtype, **load_options)
-    model.set_vocabulary(plan.shards.vocab_size)
-    identity = {
-        **record_identity(model, checkpoint, dtype),
-        "data": plan.shards.identity,
-        "protocol": plan.protocol,
-        **plan.identity,
-    }
+def load_run(run: str, config: EvaluationConfig, ranks: Ranks, **options) -> LoadedRun:
+    """Return a run's newest checkpoint, or a checkpoint file, ready to be evaluated."""
+    processes, device, dtype = ranks
+    model, checkpoint = load_model(run, device, config.attention, dtype=dtype, **options)
+    return LoadedRun(run, model, checkpoint, processes, device, dtype)
 
-    def measure_length(length: int) -> dict | None:
-        if not supports(model, length + plan.extra_inputs):
+
+def _evaluate(loaded: LoadedRun, plan: Plan, path: Path) -> dict:
+    """Update one record of a run and return its results at the planned lengths."""
+    loaded.model.set_vocabulary(plan.shards.vocab_size)
+    text = {"data": plan.shards.identity, "protocol": plan.protocol}
+    identity = {**loaded.identity(), **text, **plan.identity}
+
+    def measure(length: int) -> dict | None:
+        if not supports(loaded.model, length + plan.extra_inputs):
             return None
-        return measure(model, plan, length, device, dtype)
+        return plan.measure(loaded, length)
 
-    path = record_path(plan.run, "eval", *plan.record_name)
-    return update_record(
-        plan.run, path, identity, plan.lengths, measure_length, device, plan.processes
+    record = update_record(
+        loaded.path, path, identity, plan.lengths, measure, loaded.device, loaded.processes
     )
-
-
-def measure_batches(
-    plan: Plan, measure: Callable, items: np.ndarray, tokens: int, label: str, unit: str
-) -> list:
-    """Return measure(batch) of all batches of the items, computed on all ranks, in order.
-
-    tokens: per item; a batch has at most BATCH_TOKENS. label, unit: of the progress bar, after the
-    run's name.
-    """
-    batches = np.array_split(items, -(-len(items) // max(1, BATCH_TOKENS // tokens)))
-    own = batches[plan.processes.rank :: plan.processes.world_size]
-    results = []
-    title, total = f"{Path(plan.run).name} {label}", sum(map(len, own))
-    with tqdm(total=total, desc=title, unit=unit, disable=None) as bar:
-        for batch in own:
-            results.append(measure(batch))
-            bar.update(len(batch))
-    return interleave(plan.processes.gather(results))
-
-
-def interleave(parts: list[list]) -> list:
-    """Return the values of all ranks in order; parts: rank r has values r, r + world size, ..."""
-    rounds = itertools.zip_longest(*parts)
-    return [value for each in rounds for value in each][: sum(map(len, parts))]
+    return record["lengths"]
 
 
 def supports(model: GPT, inputs: int) -> bool:
@@ -180,13 +195,26 @@ def supports(model: GPT, inputs: int) -> bool:
     return model.max_context is None or inputs <= model.max_context
 
 
+def print_table(results: dict[str, dict], value: str) -> None:
+    """Print one value of all records by length; —: beyond the longest context.
+
+    results: {name: {length: entry or None}}
+    """
+    lengths = sorted({int(length) for entries in results.values() for length in entries})
+    width = max(map(len, [value, *results]))
+    print(f"\n{value:{width}}", *(f"{length:>10,}" for length in lengths))
+    for name, entries in results.items():
+        found = (entries.get(str(length)) for length in lengths)
+        print(f"{name:{width}}", *(f"{x[value]:10,.2f}" if x else f"{'—':>10}" for x in found))
+
+
 # Records
 
 
 def record_identity(model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
-    """Return the part of a record that identifies the checkpoint and how its numbers are computed.
+    """Return what identifies the checkpoint and how its numbers are computed.
 
-    model, checkpoint: as `load_model` returns them; dtype: of the matrix products.
+    model, checkpoint: of load_model; dtype: of the matrix products.
     """
     identity = {
         "pe": checkpoint["gpt"]["pe"],
@@ -215,7 +243,7 @@ def record_identity(model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
 
 
 def make_header(run: str | Path, identity: dict) -> dict:
-    """Return what a record starts with: the names of the run's folder and its parent, the identity.
+    """Return what a record starts with: names of the run's folders, the identity.
 
     Raises InputError if a name cannot be used in a record or in a file name.
     """
@@ -227,7 +255,7 @@ def make_header(run: str | Path, identity: dict) -> dict:
 
 
 def record_path(run: str | Path, *parts: str) -> Path:
-    """Return the path of a run's record: the parts joined by "_", next to the run's checkpoints.
+    """Return the path of a run's record: the parts joined by "_", next to the checkpoints.
 
     If `run` is a checkpoint file, the file's name is appended to the parts.
     """
@@ -239,8 +267,8 @@ def record_path(run: str | Path, *parts: str) -> Path:
 def existing_record(path: Path, identity: dict) -> dict:
     """Return the record at `path` if it has this identity, else {}: it may be replaced.
 
-    Raises InputError if the record is corrupt, or of another text or another protocol: replacing it
-    would lose results that this evaluation does not reproduce.
+    Raises InputError if the record is corrupt, or of another text or protocol:
+    replacing it would lose results that this evaluation does not reproduce.
     """
     if not path.exists():
         return {}
@@ -262,29 +290,28 @@ def update_record(
     processes: distributed.Processes | None = None,
     **facts,
 ) -> dict:
-    """Add the missing lengths to the record at `path`; return the record with only `lengths` in it.
+    """Add missing lengths to the record at `path`; return it with only `lengths` in it.
 
-    measure: computes the results at one length; None where the model does not support the length.
-    processes: all ranks measure, the first one writes; None: this process alone.
-    facts: further values of the record's provenance.
-    The file is written after each length, so that an interrupted evaluation resumes there. Results
-    of other lengths that the file holds then are kept, also those that another evaluation has added
-    meanwhile. Raises InputError if results contain NaN or Inf.
+    measure: returns the entry of a length; None where the model does not
+    support it. processes: all ranks measure, the first one writes; None: this
+    process alone. facts: further values of the record's provenance.
+    The file is written after each length, so that an interrupted evaluation
+    resumes there. Results that the file holds then are kept, also those that
+    another evaluation has added. Raises InputError if results are NaN or Inf.
     """
     header = make_header(run, identity)
     processes = processes or distributed.Processes()
     known = {}
 
     def read_known() -> None:
-        known.update(existing_record(path, identity).get("lengths", {}))
+        if processes.rank == 0:
+            known.update(existing_record(path, identity).get("lengths", {}))
 
     processes.run_on_all_ranks(read_known)
-    known = processes.gather(known)[0]
     if all(str(length) in known for length in lengths):
         print(f"{run} is already evaluated")
     for length in lengths:
-        if processes.rank == 0:
-            read_known()
+        read_known()
         if processes.any(str(length) in known):
             continue
         result = measure(length)
@@ -298,16 +325,13 @@ def update_record(
             write_record(run, path, {**header, "lengths": results, "provenance": origin})
     print(f"record: {path}")
     known = processes.gather(known)[0]
-    requested = {str(length): known[str(length)] for length in lengths}
-    return {**header, "lengths": requested}
+    return {**header, "lengths": {str(length): known[str(length)] for length in lengths}}
 
 
 def write_record(run: str | Path, path: Path, record: dict) -> None:
     """Write a record. Raises InputError if its results contain NaN or Inf."""
     read = json.loads(json.dumps(record))  # NumPy's floats become Python's
-    schema = record_schema.schema_of(read)
-    assert schema, f"a record with the fields {', '.join(record)} has no schema"
-    if problem := find_mismatch(read, schema):
+    if problem := find_mismatch(read, record_schema.schema_of(read)):
         raise InputError(
             f"{run}: the results are NaN, Inf or out of range ({problem}): "
             "evaluate with --dtype float32, or train again with a lower --lr"
@@ -318,9 +342,9 @@ def write_record(run: str | Path, path: Path, record: dict) -> None:
 def shards_for_run(
     run: str | Path, checkpoint: dict, folder: str | None, split: str = "val"
 ) -> Shards:
-    """Return a split of the data in `folder`, or, if that is None, of the run's training data.
+    """Return a split of the data in `folder`; None: of the run's training data.
 
-    Raises InputError if there is no such data, or if it has another tokenizer than the run.
+    Raises InputError if there is no such data, or if it has another tokenizer.
     """
     folder = folder or checkpoint["config"]["data"]
     if folder is None:

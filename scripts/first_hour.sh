@@ -96,7 +96,7 @@ expect "causality" python check_encoding.py "$OUT/my_encoding.py" --speed false
 expect "step 8/8" "${train[@]}" --data "$OUT/data" --pe recency "${plugin[@]}" --logger tensorboard --out_dir "$mine"
 refuse "$mine/my_encoding.py" python sample.py "$mine"
 expect "tokens/s" python sample.py "$mine" "${plugin[@]}" --prompt "Text 1" --max_new_tokens 20
-expect "Perplexity on" python eval_extrapolation.py "$mine" "${plugin[@]}" --lengths 1x,4x
+expect "perplexity" python eval_extrapolation.py "$mine" "${plugin[@]}" --lengths 1x,4x
 expect "recency" python report.py "$mine"/eval_*.json --out_dir "$OUT/report"
 expect "biases" python plot.py biases "$mine" "${plugin[@]}" --text "Text 1, line 2" --out "$OUT/biases.png"
 expect "recency" python export_hf.py "$mine" "${plugin[@]}" --out_dir "$OUT/exported"

@@ -19,7 +19,7 @@ import importlib, sys
 from runtime import cli
 from evaluation import runner
 program = importlib.import_module(sys.argv[1].removesuffix(".py"))
-runner.BATCH_TOKENS = program.BATCH_TOKENS = 96
+runner.BATCH_TOKENS = 96
 cli.run(lambda: program.main(sys.argv[2:]))
 """
 TORCHRUN = "python -m torch.distributed.run --standalone --nproc_per_node=2 --no-python"

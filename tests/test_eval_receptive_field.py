@@ -13,6 +13,7 @@ from conftest import write_shards
 
 import eval_receptive_field
 import report
+from evaluation.runner import LoadedRun
 from model import GPT, GPTConfig
 from reporting import claims, figures
 from reporting.columns import Column
@@ -92,10 +93,8 @@ def test_field_and_curve_of_known_gradient_fractions(windows, monkeypatch):
 
     monkeypatch.setattr(eval_receptive_field, "gradient_fractions", known_fractions)
     model = SimpleNamespace(requires_grad_=lambda requires_grad: None)
-    plan = SimpleNamespace(
-        windows=windows, numbers=np.arange(20), run="test", processes=Processes()
-    )
-    entry = eval_receptive_field.measure(model, plan, 8, torch.device("cpu"), torch.float32)
+    loaded = LoadedRun("test", model, {}, Processes(), torch.device("cpu"), torch.float32)
+    entry = eval_receptive_field.measure(loaded, 8, windows, np.arange(20))
     assert entry["receptive_field"] == 4.5
     assert entry["receptive_field_se"] == pytest.approx(3.5 * math.sqrt(20 / 19) / math.sqrt(20))
     curve = dict(zip(entry["cumulative"]["tokens"], entry["cumulative"]["share"], strict=True))
