@@ -1,21 +1,22 @@
-"""Command line: settings from defaults, a YAML file and flags; user errors as one-line messages.
+"""Command line: settings from defaults, YAML files and flags, and one-line errors.
 
-The settings of a program are a dataclass. Values come from its defaults, then from the YAML files
-given as --config, then from flags. A program may provide further values for settings that neither a
-file nor a flag gives (`inherit`). `parse` checks names, types and limits, the program checks
-meanings, and `run` prints the problems and exits with status 2.
+The settings of a program are a dataclass. Values come from its defaults, then
+from the YAML files given as --config, then from flags. A program may provide
+further values for settings that neither a file nor a flag gives (`inherit`).
+`parse` checks names, types and limits, the program checks meanings, and `run`
+prints the problems and exits with status 2.
 
-Programs whose dataclass has a field `plugin` accept --plugin FILE (runtime/plugins.py).
+Programs whose dataclass has a field `plugin` accept --plugin FILE (plugins.py).
 """
 
 import argparse
 import ast
 import dataclasses
 import difflib
+import functools
 import inspect
 import io
 import itertools
-import math
 import os
 import re
 import sys
@@ -24,18 +25,20 @@ import types
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Union
 
 from runtime import describe_missing_package, plugins
 
 import msgspec
 import yaml
+from msgspec import Meta
 
 from errors import InputError
 
-LARGEST_INTEGER = 2**63 - 1  # int64 of PyTorch and NumPy
-LARGEST_FLOAT = 1e30  # products of two settings stay within float64, and most within float32
+# int64 of PyTorch and NumPy. Products of two settings stay within float64.
+LARGEST = {int: 2**63 - 1, float: 1e30}
 LONGEST_LENGTH = 2**31 - 1  # tokens of a context
+USABLE = r"\A[^\x00\ud800-\udfff]*\Z"  # can be a file name and be printed
 
 # Names that other programs give to settings.
 SYNONYMS = {
@@ -46,15 +49,19 @@ SYNONYMS = {
     "gradient_accumulation_steps": ("tokens_per_step", "micro_batch"),
     "learning_rate": ("lr",),
     "max_iters": ("steps",),
-    "max_steps": ("steps",),
-    "num_layers": ("n_layer",),
-    "output_dir": ("out_dir",),
     "precision": ("dtype",),
     "seq_len": ("block_size", "lengths"),
 }
-WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "text", None: "null"}
+WORDS = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "text without NUL, in UTF-8, not empty",
+    types.NoneType: "null",
+}
 CONFIG_HELP = "YAML file of settings; flags override it"
 PLUGIN_HELP = "Python file with encodings of your own; may be repeated"
+COMMAND_LINE_ONLY = ("trust_remote_code",)
 
 
 def parse(
@@ -64,26 +71,27 @@ def parse(
     positional: tuple[str, str] | None = None,
     inherit: Callable[[dict, set[str]], dict] | None = None,
 ):
-    """Return an instance of `config_class`: its defaults < `inherit` < --config FILE < flags.
+    """Return a `config_class`: its defaults < `inherit` < --config FILE < flags.
 
-    config_class: a dataclass with a docstring under each field. argv: the command line; None:
-    sys.argv. positional: (name, help) of a list[str] field for arguments without a flag. inherit:
-    function of all values and of the names that a file or a flag gives; returns values for other
-    settings, which replace their defaults. Raises InputError for unknown names (all of them, each
-    with the nearest known name), for values of the wrong type and for those of `check_values`.
+    config_class: a dataclass with a docstring under each field. argv: the
+    command line; None: sys.argv. positional: (name, help) of a list[str] field
+    for arguments without a flag. inherit: function of all values and of the
+    names that a file or a flag gives; returns values for other settings, which
+    replace their defaults. Raises InputError for unknown names (all of them,
+    each with the nearest known name), then for all values of the wrong type and
+    beyond their limits.
     """
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     argv = sys.argv[1:] if argv is None else argv
+    parser = _make_parser(config_class, description, positional)
     if {"-h", "--help"} & {*argv}:
-        _make_parser(config_class, _docstrings(config_class), description, positional).print_help()
+        parser.print_help()
         sys.exit(0)
-    parser = _make_parser(config_class, {}, description, positional)
     try:
         found, others = parser.parse_known_args(_complete_booleans(argv, fields))
     except argparse.ArgumentError as error:
-        flag, kind = str(error).split()[1].rstrip(":"), "one"
-        if flag in ("--config", "--plugin"):
-            kind = "a file"
+        flag = str(error).split()[1].rstrip(":")
+        kind = "a file" if flag in ("--config", "--plugin") else "one"
         raise InputError(f"{flag} has no value: pass {kind}") from None
     flags = vars(found)
     files, plugin_files = flags.pop("config", []), flags.pop("plugin", [])
@@ -96,16 +104,18 @@ def parse(
     loaded = [plugins.load_plugin(path) for path in plugin_files]
     values = {name: _default(field) for name, field in fields.items()}
     given = set()
-    for source in (*contents.values(), flags):  # flags override files wherever they are
-        given |= {*source}
-        for name, raw in source.items():
-            kind = fields[name].type
+
+    def update(source: dict) -> None:
+        for name, value in source.items():
             try:
-                values[name] = raw if name == "plugin" else _convert(raw, kind)
-            except msgspec.ValidationError:
-                problems.append(_describe_mismatch(name, raw, kind))
-            else:
-                problems += check_values({name: values[name]}, config_class)
+                if name != "plugin":
+                    values[name] = convert(value, fields[name])
+            except InputError as error:
+                problems.extend(error.problems)
+
+    for source in (*contents.values(), flags):  # flags override files
+        given |= {*source}
+        update(source)
     if problems:
         raise InputError(*problems)
     if "plugin" in fields:
@@ -114,17 +124,14 @@ def parse(
                 plugins.check_loaded(content, Path(path).parent, "has a config for")
         values["plugin"] = {plugin.path.name: plugin.sha256 for plugin in loaded} or None
     if inherit:
-        inherited = inherit(values, given)
-        if problems := check_values(inherited, config_class):
-            raise InputError(*problems)
-        values |= inherited
+        update(inherit(values, given))
+    if problems:
+        raise InputError(*problems)
     return config_class(**values)
 
 
-def _make_parser(
-    config_class: type, texts: dict[str, str], description, positional
-) -> argparse.ArgumentParser:
-    """Return a parser of texts with a flag for each field; texts: of --help, by field."""
+def _make_parser(config_class: type, description, positional) -> argparse.ArgumentParser:
+    """Return a parser of texts with a flag for each field."""
     parser = argparse.ArgumentParser(
         usage="%(prog)s [--NAME X ...]",
         description=description,
@@ -134,19 +141,19 @@ def _make_parser(
         allow_abbrev=False,
     )
     parser.add_argument("--config", action="append", metavar="FILE", help=CONFIG_HELP)
+    texts = _docstrings(config_class)
     for field in dataclasses.fields(config_class):
-        flag, kind = f"--{field.name}", _describe_type(field.type).replace("%", "%%")
-        text = texts.get(field.name, "").replace("%", "%%")
         default = yaml.safe_dump(_default(field), default_flow_style=True).split("\n")[0]
-        text += f" ({kind}; default: {default.replace('%', '%%')})"
+        text = f"{texts.get(field.name, '')} ({_describe(field.type)}; default: {default})"
+        options: dict[str, Any] = {"metavar": "X", "help": text.replace("%", "%%")}
+        name = f"--{field.name}"
         if field.name == "plugin":
-            parser.add_argument(flag, action="append", metavar="FILE", help=PLUGIN_HELP)
+            options = {"action": "append", "metavar": "FILE", "help": PLUGIN_HELP}
         elif positional and field.name == positional[0]:
-            parser.add_argument(field.name, nargs="*", help=positional[1])
+            name, options = field.name, {"nargs": "*", "help": positional[1]}
         elif typing.get_origin(field.type) is list:
-            parser.add_argument(flag, nargs="+", metavar="X", help=text)
-        else:
-            parser.add_argument(flag, metavar="X", help=text)
+            options["nargs"] = "+"
+        parser.add_argument(name, **options)
     return parser
 
 
@@ -156,8 +163,9 @@ def _default(field: dataclasses.Field) -> Any:
     return field.default if make is dataclasses.MISSING else make()
 
 
+@functools.cache
 def _docstrings(config_class: type) -> dict[str, str]:
-    """Return the docstring under each field of a dataclass and of its base classes."""
+    """Return the docstring under each field of a dataclass and its bases."""
     found = {}
     for cls in config_class.__mro__[:-1]:
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
@@ -168,37 +176,76 @@ def _docstrings(config_class: type) -> dict[str, str]:
     return found
 
 
-def _convert(value, kind):
-    """Return a text of a flag, or a value of a file, as the type of a setting."""
+def limited(default, minimum: float | None = None, maximum: float | None = None) -> Any:
+    """Return a field of a settings dataclass for numbers within limits.
+
+    A maximum is far above what makes sense, and small enough that the program
+    fails in seconds if a machine cannot compute it.
+    """
+    metadata = {"minimum": minimum, "maximum": maximum}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def convert(value, field: dataclasses.Field) -> Any:
+    """Return a flag's text, or a value of a file, as the type of a setting.
+
+    Raises InputError for other types, NaN, Inf, numbers outside of the limits
+    of the setting (`limited`) or of `LARGEST`, text that cannot be a file name
+    or be printed, and empty text unless that is the default.
+    """
+    kind: Any = field.type
     if value == "null" and types.NoneType in typing.get_args(kind):
         return None
-    return msgspec.convert(value, kind, strict=False)
+    try:
+        return msgspec.convert(value, _with_limits(kind, field), strict=False)
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        text = "null" if value is None else str(value)[:200]
+        text = text if text and text.isprintable() else ascii(text)
+        raise InputError(f"{field.name} is {text}: use {_describe(kind, field)}") from None
 
 
-def _describe_mismatch(name: str, value, kind) -> str:
-    """Return a line for a value of the wrong type."""
-    if value is None:
-        return f"{name} is null: pass a value, or leave it out"
-    return f"{name} is {str(value)[:200]}: use {_describe_type(kind)}"
+def _range(kind: type, field: dataclasses.Field) -> tuple[float, float]:
+    """Return the smallest and the largest number of a setting."""
+    minimum, maximum = (field.metadata.get(name) for name in ("minimum", "maximum"))
+    maximum = LARGEST[kind] if maximum is None else maximum
+    return -maximum if minimum is None else minimum, maximum
 
 
-def _describe_type(kind) -> str:
-    """Return what a setting of a type takes: "an integer or null"."""
+def _with_limits(kind, field: dataclasses.Field) -> Any:
+    """Return the type of a setting, or a part of it, with limits for msgspec."""
+    members = typing.get_args(kind)
+    if kind is str:
+        return Annotated[str, Meta(pattern=USABLE, min_length=int(field.default != ""))]
+    if kind in LARGEST:
+        minimum, maximum = _range(kind, field)
+        return Annotated[kind, Meta(ge=minimum, le=maximum)]
+    if not members or typing.get_origin(kind) is Literal:
+        return kind
+    origin: Any = typing.get_origin(kind)
+    origin = Union if origin is types.UnionType else origin
+    return origin[tuple(_with_limits(member, field) for member in members)]
+
+
+def _describe(kind, field: dataclasses.Field | None = None) -> str:
+    """Return what a setting takes: "an integer or null"; field: for its limits."""
     members = typing.get_args(kind)
     if typing.get_origin(kind) is Literal:
         return ("one of " if len(members) > 1 else "") + ", ".join(map(str, members))
     if members:
         prefix = "several: " if typing.get_origin(kind) is list else ""
-        return prefix + " or ".join(map(_describe_type, members))
-    return WORDS.get(None if kind is types.NoneType else kind, str(kind))
+        return prefix + " or ".join(_describe(member, field) for member in members)
+    if field and kind in LARGEST:
+        minimum, maximum = (f"{x:,}" if kind is int else f"{x:g}" for x in _range(kind, field))
+        return f"{WORDS[kind]} from {minimum} to {maximum}"
+    return "text" if kind is str and not field else WORDS[kind]
 
 
 def split_flags(words: list[str]) -> list[tuple[str, list[str]]]:
-    """Return the flags of a command line, without dashes, each with the words that follow it."""
+    """Return the flags of a command line, without dashes, each with its values."""
     flags: list[tuple[str, list[str]]] = []
     for word in words:
         name, equals, value = word[2:].partition("=")
-        if word.startswith("--") and " " not in name:  # otherwise a value, as in "--steps 5000"
+        if word.startswith("--") and " " not in name:  # else a value: "--steps 5000"
             flags.append((name, [value] if equals else []))
         elif flags:
             flags[-1][1].append(word)
@@ -208,7 +255,7 @@ def split_flags(words: list[str]) -> list[tuple[str, list[str]]]:
 
 
 def _complete_booleans(argv: list[str], fields: dict) -> list[str]:
-    """Replace `--flag` of a Boolean field by `--flag=true`, unless a value follows."""
+    """Replace `--flag` of a Boolean by `--flag=true`, unless a value follows."""
     completed = []
     for word, following in itertools.zip_longest(argv, argv[1:], fillvalue=""):
         field = fields.get(word.removeprefix("--"))
@@ -219,14 +266,12 @@ def _complete_booleans(argv: list[str], fields: dict) -> list[str]:
 
 
 def _unknown_words(words: list[str], fields) -> list[str]:
-    """Return a message for each flag that is not a setting, or for words that are no values."""
+    """Return a message for each unknown flag, or for words that are no values."""
     names = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
     if names:
         return [unknown(f"flag --{name}", name, fields) for name in names]
     return [
-        f"{word} is not a flag: pass --config {word}"
-        if word.endswith((".yaml", ".yml"))
-        else f"{word} is neither a flag nor the value of one: remove it, or use --help for a list"
+        f"{word} is neither a flag nor the value of one: remove it, or pass a file as --config"
         for word in words
     ]
 
@@ -234,20 +279,14 @@ def _unknown_words(words: list[str], fields) -> list[str]:
 def _unknown_keys(path: str, values: dict, fields, positional) -> list[str]:
     """Return a message for each key of a file that is not a setting of files."""
     problems = []
+    refused = {*COMMAND_LINE_ONLY, *(positional or ())[:1]}
     if not isinstance(values.get("plugin"), dict | None):
-        problems.append(f"{path}: plugin cannot be set in a file: pass --plugin FILE")
-    else:
-        plugins.recorded_versions(values, path)
+        refused.add("plugin")
     for name in map(str, values):
-        if positional and name == positional[0]:
-            problems.append(
-                f"{path}: {name} cannot be set in a file: pass them on the command line, "
-                "without a flag"
-            )
-        elif name not in fields:
+        if name not in fields:
             problems.append(unknown(f"{path}: key {name}", name, fields))
-        elif name == "trust_remote_code":
-            problems.append(f"{path}: {name} cannot be set in a file: pass --{name}")
+        elif name in refused:
+            problems.append(f"{path}: {name} cannot be set in a file: pass it on the command line")
     return problems
 
 
@@ -261,10 +300,9 @@ def unknown(what: str, name: str, fields) -> str:
 
 
 def _read_values(path: str) -> dict:
-    """Return the content of a YAML file. Raises InputError unless it is a mapping."""
+    """Return the content of a YAML file; raise InputError unless it is a mapping."""
     try:
-        with open(path, encoding="utf-8") as file:
-            values = yaml.safe_load(file)
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         problem = f"--config {path} cannot be read ({error.strerror}): use another file"
         raise InputError(problem) from None
@@ -276,61 +314,8 @@ def _read_values(path: str) -> dict:
     return values
 
 
-def limited(default, minimum: float | None = None, maximum: float | None = None) -> Any:
-    """Return a field of a settings dataclass for numbers from `minimum` to `maximum`.
-
-    A maximum is far above what makes sense, and small enough that the program fails in seconds if
-    a machine cannot compute it.
-    """
-    metadata = {"minimum": minimum, "maximum": maximum}
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def check_values(values: dict, config_class: type) -> list[str]:
-    """Return a message for each value that no program can use, whatever the setting means.
-
-    Refused are NaN and Inf, numbers outside of the setting's limits (`limited`), text that cannot
-    be a file name or be printed, and empty text unless that is the default.
-    """
-    fields = {field.name: field for field in dataclasses.fields(config_class)}
-    return [
-        f"{name} {problem}"
-        for name, value in values.items()
-        for item in (value if isinstance(value, list) else [value])
-        if (problem := _value_problem(item, fields[name]))
-    ]
-
-
-def _value_problem(value, field: dataclasses.Field) -> str | None:
-    """Return why no program can use a value, None if one can."""
-    if isinstance(value, str):
-        if not value and field.default != "":
-            return "is empty: pass a value, or leave it out"
-        if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-            return f"is {ascii(value)}: remove NUL and all that is not UTF-8"
-    if not isinstance(value, int | float):
-        return None
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"is {value}: use a finite number"
-    minimum, maximum = (field.metadata.get(name) for name in ("minimum", "maximum"))
-    if minimum is not None and value < minimum:
-        limit = f"at least {minimum}"
-    elif maximum is not None and abs(value) > maximum:
-        limit = f"at most {maximum:,}"
-    elif isinstance(value, float) and abs(value) > LARGEST_FLOAT:
-        limit = f"at most {LARGEST_FLOAT:g}"
-    elif abs(value) > LARGEST_INTEGER and isinstance(value, int):
-        limit = "below 2^63"
-    else:
-        return None
-    return f"is {value}: it must be {limit}"
-
-
 def parse_lengths(text: str, block_size: int) -> list[int]:
-    """Return the sorted token counts of "512,1x,16x", where 1x is `block_size`.
-
-    Raises InputError for anything else.
-    """
+    """Return the sorted token counts of "512,1x,16x"; 1x is `block_size`."""
     lengths = set()
     try:
         for word in text.replace(" ", "").split(","):
@@ -351,9 +336,10 @@ def parse_lengths(text: str, block_size: int) -> list[int]:
 def run(main) -> None:
     """Run a program and turn exceptions into exit statuses.
 
-    InputError, an exception in a plugin, a file that cannot be used, too little memory, or a
-    missing package: one line per problem, status 2. Ctrl-C: status 130. A closed pipe, as of
-    `| head`: status 1. Other exceptions are bugs and keep their traceback.
+    InputError, an exception in a plugin, a file that cannot be used, too little
+    memory, or a missing package: one line per problem, status 2. Ctrl-C: status
+    130. A closed pipe, as of `| head`: status 1. Other exceptions are bugs and
+    keep their traceback.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # texts on a console without UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -367,9 +353,7 @@ def run(main) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except InputError as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+        problems = error.problems
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
@@ -378,8 +362,12 @@ def run(main) -> None:
         problem = problem or describe_missing_package(error)
         if problem is None:
             raise
+        problems = (problem,)
+    else:
+        return
+    for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(2)
 
 
 def _system_problem(error: Exception) -> str | None:

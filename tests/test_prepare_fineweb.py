@@ -258,7 +258,7 @@ def test_wrong_settings_and_sources_are_refused(tmp_path, hub, refused, monkeypa
     monkeypatch.setattr(huggingface_hub, "dataset_info", offline)
     message = "cannot be fetched from the hub (Name or service not known): check its name"
     assert message in error()
-    assert "shards is 1: it must be at least 2" in error("--shards", 1)
+    assert "shards is 1: use an integer from 2" in error("--shards", 1)
     assert "shard_tokens is 0" in error("--dataset", hub, "--shard_tokens", 0)
     message = "already holds a data set with another"
     assert message in error("--dataset", hub, "--out_dir", data_dir)

@@ -789,7 +789,7 @@ def test_all_invalid_settings_are_reported_at_once(lines):
         ("- 1", ["is not a mapping: use lines of the form 'name: value'"]),
         ("steps: many", ["steps is many: use an integer"]),
         ("# nothing", ["is not a mapping: use lines of the form"]),
-        ("seed: null\nbeta1: null", ["seed is null: pass a value", "beta1 is null: pass a value"]),
+        ("seed: null\nbeta1: null", ["seed is null: use an integer", "beta1 is null: use a num"]),
     ],
 )
 def test_invalid_config_file_is_refused(text, messages, lines, tmp_path):

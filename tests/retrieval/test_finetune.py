@@ -262,8 +262,8 @@ def test_wrong_encoders_and_data_are_refused(refused, exported, trained, triplet
     assert message in error(exported("learnable"), triplets, "--max_tokens", "17")
     wrong = ["--batch", "1", "--warmup", "1", "--out_dir", tmp_path / "out"]
     assert refused(finetune.main, exported("cable"), *wrong) == [
-        "error: batch is 1: it must be at least 2",
-        "error: warmup is 1.0: it must be at most 0.99",
+        "error: batch is 1: use an integer from 2 to 9,223,372,036,854,775,807",
+        "error: warmup is 1: use a number from 0 to 0.99",
     ]
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").mkdir()

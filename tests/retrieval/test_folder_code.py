@@ -144,7 +144,9 @@ def test_the_flag_cannot_be_set_in_a_file(exported, tmp_path, refused):
     (tmp_path / "settings.yaml").write_text("trust_remote_code: true\n")
     for main in (finetune.main, evaluate.main):
         (line,) = refused(main, exported("cable"), "--config", tmp_path / "settings.yaml")
-        assert line.endswith("trust_remote_code cannot be set in a file: pass --trust_remote_code")
+        assert line.endswith(
+            "trust_remote_code cannot be set in a file: pass it on the command line"
+        )
 
 
 def test_fine_tuned_folder_loads_outside_the_repository(finetuned, tmp_path):

@@ -206,7 +206,7 @@ def test_wrong_settings_are_refused(refused, text, prepared, tmp_path, monkeypat
     assert "(val) gives" in error(shards, *out, *FLAGS, *flags)
     message = "(train) gives 0 triplets: use a lower --triplets or --passage"
     assert message in error(shards, *out, *FLAGS, "--passage", "4000")
-    message = "error: passage is 399: it must be at least 400"
-    assert error(shards, *out, "--passage", "399") == message
+    message = "error: passage is 399: use an integer from 400 to"
+    assert message in error(shards, *out, "--passage", "399")
     assert "does not exist" in error(tmp_path / "nowhere", *out)
     assert not (tmp_path / "out").exists()
