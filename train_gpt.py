@@ -360,11 +360,10 @@ class Trainer:
         config = self.config
         print(
             self.model.describe(),
-            f"{metrics.describe_epochs(config, self.train_windows)} tokens in {config.steps:,} "
-            f"steps of {config.tokens_per_step:,} tokens = world size {self.world_size} x "
-            f"{self.accumulation_steps} micro-batches x {self.micro_batch} sequences, "
-            f"from step {self.step}",
-            *settings.notes(config, self.train_windows),
+            *settings.describe_epochs(config, self.train_windows),
+            f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = world size "
+            f"{self.world_size} x {self.accumulation_steps} micro-batches x "
+            f"{self.micro_batch} sequences, from step {self.step}",
             sep="\n",
         )
         facts = {"processes": self.world_size, "parameters": self.model.parameter_count()}

@@ -22,7 +22,7 @@ import sample
 import train_gpt
 from evaluation.runner import record_identity
 from model import GPT, GPTConfig
-from text_data import shards
+from text_data import recall_task, shards
 from train_gpt import Config, learning_rate
 from training import cost, settings
 
@@ -472,18 +472,24 @@ def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys, 
     hours = flops / (0.4 * 989e12) / 3600
     assert f"{flops:.3g} FLOPs" in output
     assert f"{hours:.1f} h on 1 H100, {hours / 8:.1f} h on 8 H100" in output
-    assert f"{12 * n / 1e9:.2f} GB a checkpoint" in output
+    assert f"disk: {3 * 12 * n / 1e9:.2f} GB" in output  # one is written, two are kept
     assert "does not exist yet" in output
     assert not run.exists()
     train_gpt.main([*TINY, "--data", str(data_dir), "--dry_run"])
     output = capsys.readouterr().out
     assert "0.03 epochs of 12,004" in output  # 6 x 64 tokens
     assert " s on 8 H100" in output and " 0.00" not in output.split("disk")[0]
+    recall = ["--objective", "recall", "--block_size", "32", "--tokens_per_step", "256"]
+    train_gpt.main([*TINY, "--data", str(data_dir), "--dry_run", *recall])
+    with torch.device("meta"):
+        model = GPT(GPTConfig("quickstart", "cable", 64, 32, n_layer=2, n_head=2, n_embd=16))
+    flops = model.flops_per_token(32, recall_task.TARGETS)
+    assert f"\n{6 * 256 * flops:.3g} FLOPs\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("size, layers, length", [("quickstart", 4, 16), ("xl", 1, 256)])
-def test_dry_run_measures_this_cpu_within_seconds(size, layers, length, monkeypatch, capsys):
-    """A step takes 0.3 s; that of a large network has one of its layers and a short sequence."""
+@pytest.mark.parametrize("size, length", [("quickstart", 16), ("xl", 256)])
+def test_dry_run_measures_this_cpu_within_seconds(size, length, monkeypatch, capsys):
+    """A step, with one layer and short sequences, takes 0.3 s."""
     calls = []
     monkeypatch.setattr(cost.devices, "measure_seconds", lambda *call: calls.append(call) or 0.3)
     block_size = 16 if size == "quickstart" else 1024
@@ -491,7 +497,7 @@ def test_dry_run_measures_this_cpu_within_seconds(size, layers, length, monkeypa
     train_gpt.main(["--size", size, *steps, "--data", "nodata", "--dry_run"])
     with torch.device("meta"):
         full = GPT(GPTConfig(size, block_size=block_size))
-        small = GPT(GPTConfig(size, n_layer=layers, block_size=length))
+        small = GPT(GPTConfig(size, n_layer=1, block_size=length))
     step_flops = small.flops_per_token(length) * length
     step_flops *= min(1024 // block_size, 1e10 // step_flops + 1)
     hours = 1000 * 1024 * full.flops_per_token(block_size) / (step_flops / 0.3) / 3600

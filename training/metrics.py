@@ -184,13 +184,3 @@ def validation_columns(values: dict) -> list[str]:
     if "accuracy" in values:
         columns.append(f"accuracy {values['accuracy']:.1%}")
     return columns
-
-
-def epochs(config, windows: Windows) -> float:
-    """Return how often a training run reads its data."""
-    return config.sequences_per_step(1) * config.steps / len(windows)
-
-
-def describe_epochs(config, windows: Windows) -> str:
-    """Return how often a training run reads its tokens, as in "0.03 epochs of 12,004"."""
-    return f"{epochs(config, windows):.2f} epochs of {windows.shards.total:,}"

@@ -24,7 +24,7 @@ from model import GPT, GPTConfig
 from text_data.data_loader import MaskedWindows, Windows
 from text_data.recall_task import RecallWindows
 from text_data.shards import Shards
-from training import attention_path, metrics
+from training import attention_path
 from training.optimizer import OPTIMIZERS
 
 SHAPE = (
@@ -36,7 +36,7 @@ rope+cable                 several at once
 cable:heads=2              on the first 2 heads only, for encodings that act on queries, keys or
 cable:heads_percent=50     biases; or on that percentage of the heads
 window:w=64+rope@3_nope@1  a pattern of layers, three and one, repeated over all layers"""
-MANY_EPOCHS = 10  # of which `notes` warns
+MANY_EPOCHS = 10
 # Settings that are no part of a run's config: they choose what the program does.
 NOT_RECORDED = {"resume", "override", "dry_run", "list"}
 
@@ -241,10 +241,11 @@ def recorded(config) -> dict:
     return {name: value for name, value in values.items() if name not in NOT_RECORDED}
 
 
-def notes(config, windows: Windows) -> list[str]:
-    """Return a line for each setting that may not be intended, but is no error."""
-    lines = []
-    if (epochs := metrics.epochs(config, windows)) > MANY_EPOCHS:
+def describe_epochs(config, windows: Windows) -> list[str]:
+    """Return how often a training reads its data, and a note if it may overfit."""
+    epochs = config.sequences_per_step(1) * config.steps / len(windows)
+    lines = [f"{epochs:.2f} epochs of {windows.shards.total:,} tokens"]
+    if epochs > MANY_EPOCHS:
         lines.append(
             f"note: the training passes over its data {epochs:.1f} times and may overfit: "
             "use more data or fewer --steps"

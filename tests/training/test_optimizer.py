@@ -14,7 +14,6 @@ from torch import nn
 
 import train_gpt
 from model import GPT, GPTConfig, optimizer_step
-from training import cost
 from training import optimizer as optimizers
 from training.optimizer import make_grad_scaler, make_optimizer
 
@@ -164,15 +163,6 @@ def test_muon_with_a_wsd_schedule_resumes_bit_by_bit(dtype, data_dir, tmp_path):
     assert [record["loss"] for record in log_of(parts) if "loss" in record] == [
         record["loss"] for record in log_of(tmp_path / "whole") if "loss" in record
     ]
-
-
-def test_cost_of_muon_has_one_moment_of_matrices():
-    adamw, muon = (
-        cost.estimate_cost(train_gpt.Config(data="none", optimizer=name))
-        for name in ("adamw", "muon")
-    )
-    saved = 4 * 12 * 12 * 768 * 768  # bytes: 12 layers with 12 C^2 weights
-    assert adamw.checkpoint_gb - muon.checkpoint_gb == pytest.approx(saved / 1e9)
 
 
 def test_checkpoints_without_the_settings_have_the_defaults(trained):

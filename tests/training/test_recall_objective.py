@@ -1,4 +1,4 @@
-"""Tests of --objective recall: resume, gradient accumulation, accuracy, its log, and its cost."""
+"""Tests of --objective recall: resume, gradient accumulation, accuracy, and its log."""
 
 from types import SimpleNamespace
 
@@ -73,9 +73,3 @@ def test_prediction_is_the_most_probable_token():
     tokens, positions = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[1, 0, 0]])
     targets = torch.tensor([[7, 6, 7]])
     assert is_correct(model, tokens, targets, positions).tolist() == [[True, True, False]]
-
-
-def test_dry_run_counts_the_logits_of_counted_targets(data_dir, capsys):
-    flags = ["--data", str(data_dir), "--dry_run", "--block_size", "64"]
-    train_gpt.main([*RECALL, *flags])
-    assert "of the logits for 75.0% of the tokens" in capsys.readouterr().out
