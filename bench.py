@@ -3,39 +3,43 @@
     python bench.py train attention --encodings cable,alibi --context 512,1024 --out out.json
     python bench.py train --encodings cable,t5 --model medium --micro_batch 8 --device cuda
     python bench.py attention --run runs/medium/cable --context 4096,65536 --micro_batch 1
-    python bench.py prepare --source corpus.jsonl.xz
+    python bench.py prepare
     python bench.py compare --out results/bench/compare.json
     python report.py out.json --out_dir results/bench
 
-train      optimizer steps of train_gpt.py on random tokens: --steps of --micro_batches each;
-           also the fraction of the time in matrix products, attention, elementwise operations,
-           the optimizer, and waiting for the host, of one profiled round
-attention  attention alone, forward and backward, with everything the encoding adds (rotation,
-           features, bias). `sdpa` is PyTorch's fused kernel without an encoding, `cable dense` the
-           dense path. --run uses the layers of a trained model on its validation text.
+train      optimizer steps of train_gpt.py on random tokens: --steps of
+           --micro_batches each; also the fraction of the time in matrix
+           products, attention, elementwise operations, the optimizer, and
+           waiting for the host, of one profiled round
+attention  attention alone, forward and backward, with everything the encoding
+           adds (rotation, features, bias). `sdpa` is PyTorch's fused kernel
+           without an encoding, `cable dense` the dense path. --run uses the
+           layers of a trained model on its validation text.
 generate   greedy generation up to the context; reading the prompt is not timed
-eval       the losses of a micro-batch without gradients, as in eval_extrapolation.py
-prepare    a jsonl or parquet file to shards, compared with tiktoken alone on all cores
-compare    one table of ratios to other people's code; what is missing is named and skipped
+eval       the losses of a micro-batch without gradients
+prepare    Python's standard library to shards, compared with tiktoken alone
+compare    one table of ratios to other people's code; what is missing is named
+           and skipped
 
-docs/performance.md describes `compare` and --against. Cases are interleaved (A B C A B
-C), after one round that is not counted. `rope` and `nope` are measured together with every other
-encoding. Speeds are those of the median round. Attention on a GPU is timed on the GPU.
+docs/performance.md describes `compare` and --against. Cases are interleaved
+(A B C A B C), after one round that is not counted. `rope` and `nope` are
+measured together with every other encoding. Speeds are those of the median
+round. Attention on a GPU is timed on the GPU.
 
-memory     bytes of a separate round: train: weights, gradients, AdamW's moments and activations;
-           attention: what the round allocates; generate: the KV cache
+memory     bytes of a separate round: train: weights, gradients, AdamW's moments
+           and activations; attention: what the round allocates; generate: the
+           KV cache
 weights    generate: bytes of parameters and buffers
-error      attention: the largest relative error of outputs and gradients, compared with the dense
-           path in float32
+error      attention: the largest relative error of outputs and gradients,
+           compared with the dense path in float32
 left_out   attention with Triton: the fraction of key tiles that the kernels skip
 
-On a GPU, train and attention also measure the Triton kernels (`cable triton`), and PyTorch's fused
-kernel pinned to one backend (`sdpa flash`, `cable cudnn`; train: of `rope` only); attention also
-FlexAttention (`cable flex`), and the Triton kernels without skipping (`cable all tiles`). Attention
-ends with the fastest path of each encoding on this machine, to pass to train_gpt.py. Training
-measures an encoding without another fused path by the Triton kernels only. The CABLE authors'
-network takes part if Python finds it (`cable-v1 theirs`: benchmarking/baselines.py). --objective
-mlm measures encoders, with 15% of the tokens masked.
+On a GPU, train and attention also measure the Triton kernels (`cable triton`),
+and PyTorch's fused kernel pinned to one backend (`sdpa flash`, `cable cudnn`;
+train: of `rope` only); attention also FlexAttention (`cable flex`), and the
+Triton kernels without skipping (`cable all tiles`). Attention ends with the
+fastest path of each encoding on this machine, to pass to train_gpt.py. Training
+measures an encoding without another fused path by the Triton kernels only.
 """
 
 import os
@@ -98,10 +102,8 @@ class Config:
     """train: optimizer steps of a round"""
     micro_batches: int = cli.limited(1, 1, 10**6)
     """train: passes of an optimizer step, as many as the recipe's tokens_per_step has"""
-    objective: Literal["clm", "mlm"] = "clm"
-    """clm: decoders; mlm: encoders, which predict masked tokens"""
     run: str | None = None
-    """attention: use the layers of this run instead of --encodings, --model and random numbers"""
+    """attention: layers of this run instead of --encodings, --model and random numbers"""
     against: Literal["transformers"] | None = None
     """generate: compare with models of this library in the same rounds"""
     device: str = "auto"
@@ -111,10 +113,6 @@ class Config:
     GPUs and float32 on CPUs"""
     compile: bool | None = None
     """torch.compile; null: as the programs do: train and attention on GPUs"""
-    source: str | None = None
-    """prepare: jsonl or parquet file of texts; null: Python's standard library"""
-    text_column: str = "text"
-    """prepare: column that holds the text"""
     tokenizer: Literal["bytes", "gpt2"] = "gpt2"
     """prepare: tokenizer"""
     repeats: int = cli.limited(5, 1, 10**6)
@@ -124,26 +122,15 @@ class Config:
 
     def __post_init__(self):
         known, problems = ", ".join(ALL), []
+        if not self.what:
+            problems.append(f"name a benchmark: {known}")
         for name in self.what:
             if name not in ALL:
                 problems.append(f"unknown benchmark '{name}': choose from {known}")
-            if name == "compare" and len(self.what) > 1:
-                problems.append(f"{name} has a record of its own: remove the other benchmarks")
-            if name in ("generate", "compare") and self.objective == "mlm":
-                problems.append(f"{name} needs decoders: remove it or --objective mlm")
-        if not self.what:
-            problems.append(f"name a benchmark: {known}")
+        if "compare" in self.what and len(self.what) > 1:
+            problems.append("compare has a record of its own: remove the other benchmarks")
         if "compare" in self.what and "," in self.context:
             problems.append("compare measures one context: pass a single --context")
-        if "compare" in self.what:
-            try:
-                baselines.nanogpt_folder()
-            except InputError as error:
-                problems += error.problems
-        if {"prepare", "compare"} & {*self.what} and self.source:
-            source = Path(self.source)
-            if not (text_sources.table_format(source) and source.is_file()):
-                problems.append(f"{source} is not a jsonl or parquet file: pass another --source")
         if self.run is not None and self.what != ["attention"]:
             problems.append("--run applies to attention only: remove the other benchmarks")
         if self.against and "generate" not in self.what:
@@ -154,7 +141,7 @@ class Config:
             )
         for pe in self.names():
             try:
-                GPTConfig(size=self.model, pe=pe, causal=self.objective == "clm")
+                GPTConfig(size=self.model, pe=pe)
             except InputError as error:
                 problems += error.problems
         if problems:
@@ -165,12 +152,9 @@ class Config:
         return sorted({int(word) for word in self.context.split(",")})
 
     def names(self) -> list[str]:
-        """Return the encodings, each once."""
-        return list(dict.fromkeys((*BASELINES, *self.own_names())))
-
-    def own_names(self) -> list[str]:
-        """Return --encodings. A comma before `option=` is part of an encoding."""
-        return re.split(r",(?!\w+=)", self.encodings)
+        """Return the encodings, each once. A comma before `option=` is part of one."""
+        own = re.split(r",(?!\w+=)", self.encodings)
+        return list(dict.fromkeys((*BASELINES, *own)))
 
 
 def main(argv=None):
@@ -178,11 +162,11 @@ def main(argv=None):
     device, dtype = torch.device("cpu"), torch.float32
     if config.what != ["prepare"]:
         device, dtype = devices.select_device(config.device, config.dtype)
-    trained = loading.load_model(config.run, device, causal=None) if config.run else None
+    trained = loading.load_model(config.run, device) if config.run else None
     record = provenance(device)
     record |= {"processor": devices.cpu_name(), "cores": os.cpu_count()}
     if {"prepare", "compare"} & {*config.what}:
-        record |= {name: version(name) for name in ("tiktoken", "datasets")}
+        record |= {name: version(name) for name in ("tiktoken", "pyarrow")}
     uses_transformers = config.against or "compare" in config.what
     if uses_transformers and baselines.is_installed("transformers"):
         record["transformers"] = version("transformers")
@@ -219,15 +203,12 @@ def measure(
     trained: model and checkpoint of --run.
     """
     result: dict = header(name, config, device, dtype) | {"contexts": {}}
-    names, layers, causal = config.names(), 1, config.objective == "clm"
+    names, layers = config.names(), 1
     if trained:
         gpt_config = trained[0].config
         names = list(dict.fromkeys((*BASELINES, gpt_config.pe)))
-        layers, causal = gpt_config.n_layer, gpt_config.causal
-        run = Path(config.run or "").name
-        result |= {"run": run, "model": gpt_config.size}
-    if not causal:
-        result["objective"] = "mlm"
+        layers = gpt_config.n_layer
+        result |= {"run": Path(config.run or "").name, "model": gpt_config.size}
     if result["compile"]:
         # Models of all encodings, paths and layers share the same code objects.
         torch._dynamo.config.recompile_limit = 16 * len(names) * layers
@@ -241,7 +222,6 @@ def measure(
             device=device,
             dtype=dtype,
             compile=result["compile"],
-            causal=causal,
             against=config.against,
             steps=config.steps,
             micro_batches=config.micro_batches,
@@ -346,20 +326,27 @@ def build_cases(name: str, setting: Setting, group) -> dict[str, BenchmarkCase]:
 def benchmark_preparation(config: Config) -> dict:
     """Return tokens per second of the preparation and of tiktoken alone, and their ratio.
 
-    Timed: opening the file, reading, decompressing, tokenizing, hashing, writing and syncing.
+    Timed: opening the file, reading, tokenizing, hashing, writing and syncing.
+    The file is a parquet file of Python's standard library, one row per module.
     """
+    import pyarrow
+    import pyarrow.parquet
+
     tokenizer = load_tokenizer(config.tokenizer)
     assert isinstance(tokenizer, TiktokenTokenizer)  # as all values of config.tokenizer
+    files = text_sources.standard_library_files()
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(config.source or write_standard_library(Path(folder) / "stdlib.parquet"))
-        rows_of = str(source), config.text_column, [source]
-        texts = [text for _, text in text_sources.read_rows(*rows_of)]
-        content = {"dataset": "bench", "vocab_size": tokenizer.vocab_size}
+        source = Path(folder) / "stdlib.parquet"
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts}), source)
 
         def prepare_shards():
+            content = {"dataset": "bench", "vocab_size": tokenizer.vocab_size}
             meta = shards.Meta(Path(tempfile.mkdtemp(dir=folder)), content)
             writer = shards.ShardWriter(meta, "train", 10**8)
-            rows = text_sources.read_rows(*rows_of, on_state=writer.save_source_state)
+            rows = text_sources.read_rows(
+                str(source), "text", [source], on_state=writer.save_source_state
+            )
             documents = ((writer, number, text) for number, text in rows)
             tokenization.tokenize_documents(documents, tokenizer, [writer])
             return meta
@@ -368,12 +355,8 @@ def benchmark_preparation(config: Config) -> dict:
             tokenizer.encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count())
 
         tokens = prepare_shards().content["splits"]["train"]["tokens"]
-        seconds = interleave(
-            {"pipeline": lambda: prepare_shards, "tiktoken": lambda: tokenize_only},
-            config.repeats,
-            torch.device("cpu"),
-            "prepare",
-        )
+        calls = {"pipeline": lambda: prepare_shards, "tiktoken": lambda: tokenize_only}
+        seconds = interleave(calls, config.repeats, torch.device("cpu"), "prepare")
     rates = {name: tokens / statistics.median(rounds) for name, rounds in seconds.items()}
     ratio = rates["pipeline"] / rates["tiktoken"]
     print(
@@ -390,17 +373,6 @@ def benchmark_preparation(config: Config) -> dict:
         "ratio": ratio,
         "seconds": seconds,
     }
-
-
-def write_standard_library(path: Path) -> Path:
-    """Write Python's standard library to a parquet file, one row per source file."""
-    import pyarrow
-    import pyarrow.parquet
-
-    files = text_sources.standard_library_files()
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
-    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
-    return path
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """Other implementations that bench.py compares with.
 
-AuthorsCable:      network of the CABLE authors (`cable-v1 theirs`), github.com/axiomlab/Cable,
-                   commit 8bc6b83. It is used if Python finds it: add the folder `src` of a clone to
-                   PYTHONPATH.
-NanoGPT:           network of github.com/karpathy/nanoGPT, commit 3adf61e, for `compare`. It is used
-                   if NANOGPT names the folder of a clone.
-forgetting_eager:  attention of the Forgetting Transformer without its kernels: the attention path
-                   "forgetting-eager", for `compare`
-make_transformers_model: GPT-NeoX or GPT-2 of transformers (`rope transformers`), for --against.
+authors_cable:    the CABLE authors' network, github.com/axiomlab/Cable, commit
+                  8bc6b83, if PYTHONPATH has the folder `src` of a clone
+nanogpt:          github.com/karpathy/nanoGPT, commit 3adf61e, if NANOGPT names
+                  the folder of a clone
+forgetting_eager: the Forgetting Transformer's attention without its kernels:
+                  the attention path "forgetting-eager"
+make_transformers_model: Llama, GPT-NeoX or GPT-2 of transformers
 """
 
+import dataclasses
 import os
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -44,7 +44,8 @@ def forgetting_eager(
 ) -> Tensor:
     """Compute attention of `fox` as the reference in its authors' test of their kernels.
 
-    Holds logits, biases and weights of all pairs: (B, H, T, T). Arguments: as attention.attend.
+    Holds logits, biases and weights of all pairs: (B, H, T, T). Arguments: as
+    attention.attend.
     """
     log_decay = bias_inputs.k_features[0]  # sums of log gates (B, H, T)
     logits = (q @ k.mT * scale).float() + (log_decay[..., :, None] - log_decay[..., None, :])
@@ -61,22 +62,12 @@ def _check_eager(encoding: Encoding) -> None:
 attention.register_path(attention.Path(EAGER_PATH, forgetting_eager, _check_eager))
 
 
-def nanogpt_folder() -> Path | None:
-    """Return the folder of nanoGPT, or None without NANOGPT. Raises InputError for another one."""
-    folder = os.environ.get(NANOGPT)
-    if folder and not (Path(folder) / "model.py").is_file():
-        raise InputError(
-            f"{NANOGPT}={folder} has no model.py: "
-            "use the folder of a clone of github.com/karpathy/nanoGPT"
-        )
-    return Path(folder) if folder else None
-
-
 def make_transformers_model(config: GPTConfig, positions: int) -> Any:
-    """Return a decoder of transformers of the same size with random weights, for generation.
+    """Return a decoder of transformers of the same size with random weights.
 
-    positions: the longest text in tokens. The llama block is a Llama. Of others, `rope` is a
-    GPT-NeoX that rotates whole heads, and all other encodings are compared with GPT-2.
+    positions: the longest text in tokens. The llama block is a Llama. Of
+    others, `rope` is a GPT-NeoX that rotates whole heads, and all other
+    encodings are compared with GPT-2.
     """
     import transformers
 
@@ -113,8 +104,7 @@ def make_transformers_model(config: GPTConfig, positions: int) -> Any:
 class OtherNetwork(nn.Module):
     """A network of other authors with the interface of GPT.
 
-    network(tokens, targets) returns logits and loss. The weight decay is that of the CABLE authors
-    and of nanoGPT.
+    network(tokens, targets) returns logits and loss.
     """
 
     def __init__(self, config: GPTConfig, network: nn.Module):
@@ -122,11 +112,11 @@ class OtherNetwork(nn.Module):
         self.config, self.network = config, network
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of tokens and targets, (B, block_size) int64 each."""
+        """Return the mean cross-entropy of tokens and targets, (B, T) int64 each."""
         return self.network(tokens, targets.contiguous())[1]  # the network views its targets
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
-        """Return groups for AdamW: parameters of two or more dimensions decay."""
+        """Return groups for AdamW: as theirs, parameters of two or more dimensions decay."""
         matrices = {"params": [p for p in self.parameters() if p.dim() >= 2]}
         vectors = {"params": [p for p in self.parameters() if p.dim() < 2]}
         return [{**matrices, "weight_decay": weight_decay}, {**vectors, "weight_decay": 0.0}]
@@ -137,44 +127,48 @@ class OtherNetwork(nn.Module):
     parameter_count, flops_per_token = GPT.parameter_count, GPT.flops_per_token
 
 
-class AuthorsCable(OtherNetwork):
-    """The CABLE authors' network with their initialization."""
-
-    def __init__(self, config: GPTConfig):
-        if not is_installed("Cable"):
-            raise InputError(
-                "module Cable is missing: add src of github.com/axiomlab/Cable to PYTHONPATH"
-            )
-        from Cable import Cable  # pyright: ignore[reportMissingImports]
-
-        super().__init__(config, Cable(config))
-
-
-class TransformersLlama(OtherNetwork):
+class Llama(OtherNetwork):
     """transformers' Llama of the shape of the llama block, without QK-norm."""
 
     def __init__(self, config: GPTConfig):
         super().__init__(config, make_transformers_model(config, config.block_size))
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of tokens and targets, (B, block_size) int64 each."""
+        """Return the mean cross-entropy of tokens and targets, (B, T) int64 each."""
         logits = self.network(tokens, use_cache=False).logits.float()
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-class NanoGPT(OtherNetwork):
-    """nanoGPT's network, with biases and without dropout as ours."""
+def eager_fox(config: GPTConfig) -> GPT:
+    """Return our network of `fox` with the attention of its authors."""
+    return GPT(dataclasses.replace(config, pe="fox", attention=EAGER_PATH))
 
-    def __init__(self, config: GPTConfig):
-        folder = nanogpt_folder()
-        if folder is None:
-            raise InputError(
-                f"{NANOGPT} is not set: use the folder of a clone of github.com/karpathy/nanoGPT"
-            )
-        spec = spec_from_file_location("nanogpt_model", folder / "model.py")
-        assert spec and spec.loader
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        names = ("block_size", "vocab_size", "n_layer", "n_head", "n_embd")
-        shape = {name: getattr(config, name) for name in names}
-        super().__init__(config, module.GPT(module.GPTConfig(**shape, dropout=0.0, bias=True)))
+
+def authors_cable(config: GPTConfig) -> OtherNetwork:
+    """Return the CABLE authors' network. Raises InputError if Python does not find it."""
+    if not is_installed("Cable"):
+        raise InputError(
+            "module Cable is missing: add src of github.com/axiomlab/Cable to PYTHONPATH"
+        )
+    from Cable import Cable  # pyright: ignore[reportMissingImports]
+
+    return OtherNetwork(config, Cable(config))
+
+
+def nanogpt(config: GPTConfig) -> OtherNetwork:
+    """Return nanoGPT's network, with biases and without dropout as ours.
+
+    Raises InputError unless NANOGPT names the folder of a clone.
+    """
+    folder = Path(os.environ.get(NANOGPT, ""))
+    spec = spec_from_file_location("nanogpt_model", folder / "model.py")
+    if not (os.environ.get(NANOGPT) and (folder / "model.py").is_file() and spec and spec.loader):
+        raise InputError(
+            f"{NANOGPT} is '{os.environ.get(NANOGPT, '')}', which has no model.py: "
+            "use the folder of a clone of github.com/karpathy/nanoGPT"
+        )
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    names = ("block_size", "vocab_size", "n_layer", "n_head", "n_embd")
+    shape = {name: getattr(config, name) for name in names}
+    return OtherNetwork(config, module.GPT(module.GPTConfig(**shape, dropout=0.0, bias=True)))

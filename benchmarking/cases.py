@@ -1,7 +1,6 @@
 """Benchmark cases of training, generation and evaluation. bench.py times them, interleaved."""
 
 import collections
-from collections.abc import Callable
 
 from runtime import devices
 
@@ -26,27 +25,16 @@ def train_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     if "@" in pe:
         paths = {"": "auto"}  # of each layer
     else:
-        where = shape.n_head, shape.n_embd, setting.context, 1, setting.causal
-        paths = setting.paths(pe, pe_spec.build(pe, *where)[0])
+        where = shape.n_head, shape.n_embd, setting.context, 1
+        paths = setting.paths(pe_spec.build(pe, *where)[0])
         timed = ("", " triton", *(setting.backends() if pe == BASELINES[0] else ()))
         paths = {suffix: path for suffix, path in paths.items() if suffix in timed}
     if " triton" in paths and paths[""] == "dense":
         del paths[""]  # takes a minute to compile; the attention benchmark compares it too
-    cases = {
+    return {
         pe + suffix: train_case(setting, setting.build_model(pe, setting.context, path))
         for suffix, path in paths.items()
     }
-    if pe == "cable-v1" and setting.causal and baselines.is_installed("Cable"):
-        cases[f"{pe} theirs"] = train_case_of(setting, baselines.AuthorsCable)
-    return cases
-
-
-def train_case_of(
-    setting: Setting, make: Callable[[GPTConfig], baselines.OtherNetwork]
-) -> BenchmarkCase:
-    """Return the case of the optimizer steps of a round, of other authors' network."""
-    config = GPTConfig(size=setting.model, block_size=setting.context, **setting.shape)
-    return train_case(setting, make(config).to(setting.device))
 
 
 def train_case(setting: Setting, model: GPT | baselines.OtherNetwork) -> BenchmarkCase:
@@ -57,7 +45,6 @@ def train_case(setting: Setting, model: GPT | baselines.OtherNetwork) -> Benchma
     if setting.compile:
         model.compile()
     batch = setting.make_batch(model.config.vocab_size)
-    inputs, targets = batch[:2]
 
     def train():
         for _ in range(setting.steps):
@@ -68,8 +55,8 @@ def train_case(setting: Setting, model: GPT | baselines.OtherNetwork) -> Benchma
         held = weights_of(model) + tensor_bytes(moments)
         return held + devices.measure_peak_memory(train, setting.device)
 
-    flops = model.flops_per_token(setting.context, targets.size(1))
-    tokens = inputs.numel() * setting.steps * setting.micro_batches
+    flops = model.flops_per_token(setting.context)
+    tokens = batch[0].numel() * setting.steps * setting.micro_batches
     return BenchmarkCase(lambda: train, tokens, memory, flops=flops, is_profiled=True)
 
 
@@ -130,9 +117,9 @@ def cache_bytes(model: GPT, tokens: int, device: torch.device, dtype: torch.dtyp
 def transformers_case(
     setting: Setting, config: GPTConfig, prompt: list[int], new_tokens: int
 ) -> BenchmarkCase:
-    """Return the case of greedy generation by transformers' `generate`, with its dynamic cache.
+    """Return the case of greedy generation by transformers, with its dynamic cache.
 
-    It starts from a cache of the prompt and the first new token, as the case of our model.
+    It starts from a cache of the prompt and the first new token, as ours.
     """
     positions = max(setting.context + 1, GPTConfig.block_size)
     torch.manual_seed(SEED)
@@ -177,7 +164,7 @@ def evaluation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     def memory():
         return weights_of(model) + devices.measure_peak_memory(forward, setting.device)
 
-    flops = model.flops_per_token(setting.context, batch[1].size(1)) / 3
+    flops = model.flops_per_token(setting.context) / 3
     return {pe: BenchmarkCase(lambda: forward, batch[0].numel(), memory, flops=flops)}
 
 

@@ -2,52 +2,39 @@
 
     for row in measure_rows(setting, repeats, skipped): ...
 
-What is not available is skipped. Every pair is interleaved with a product of two square matrices,
-whose speed is the measured peak of the device.
+What is not available is skipped. Every pair is interleaved with a product of
+two square matrices, whose speed is the measured peak of the device.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from runtime import devices, loading
 
 import torch
 
 from benchmarking import baselines
-from benchmarking.cases import generation_cases, train_case, train_case_of
+from benchmarking.cases import generation_cases, train_case
 from benchmarking.setting import SEED, BenchmarkCase, Setting, interleave
 from errors import InputError
-from model import GPTConfig
+from model import GPT, GPTConfig
 from text_data.data_loader import BATCH_TOKENS
 
 EVALUATED_TOKENS = 32_768  # of the text that both evaluations predict
 PRODUCT_SIZE = {"cpu": 2048, "cuda": 8192}  # rows and columns of the matrices
 
+LLAMA = ", llama block"  # after an encoding
 Pair = tuple[BenchmarkCase, BenchmarkCase]  # ours, theirs
+Network = Callable[[GPTConfig], GPT | baselines.OtherNetwork]
 
 
-def train(pe: str, network: Callable[..., baselines.OtherNetwork], setting: Setting) -> Pair:
+def train(network: Network, pe: str, setting: Setting) -> Pair:
     """Return one optimizer step of an encoding and of other authors' network."""
-    theirs = train_case_of(setting, network)
-    return train_case(setting, setting.build_model(pe, setting.context)), theirs
-
-
-def train_forgetting(setting: Setting) -> Pair:
-    """Return one optimizer step of `fox`, with our attention and with that of its authors."""
-    paths = "auto", baselines.EAGER_PATH
-    ours, theirs = (setting.build_model("fox", setting.context, path) for path in paths)
+    ours = setting.build_model(pe, setting.context)
+    torch.manual_seed(SEED)
+    theirs = network(ours.config).to(setting.device)
     return train_case(setting, ours), train_case(setting, theirs)
-
-
-def with_llama_block(build: Callable[..., Pair], *arguments) -> Callable[[Setting], Pair]:
-    """Return a function like `build(*arguments, setting)`, with the llama block."""
-
-    def build_llama(setting: Setting) -> Pair:
-        shape = {**setting.shape, "block": "llama", "qk_norm": False}
-        return build(*arguments, dataclasses.replace(setting, shape=shape))
-
-    return build_llama
 
 
 def generate(pe: str, setting: Setting) -> Pair:
@@ -61,9 +48,10 @@ def generate(pe: str, setting: Setting) -> Pair:
 def evaluate(pe: str, setting: Setting) -> Pair:
     """Return the losses of a text by overlapping windows, and by transformers' recipe for them.
 
-    The windows are those of the recipe in transformers' documentation, "Perplexity of fixed-length
-    models": they overlap by half, and each predicts its last half. Ours are evaluated in batches,
-    as in eval_extrapolation.py, and have logits of these tokens only.
+    The windows are those of the recipe in transformers' documentation,
+    "Perplexity of fixed-length models": they overlap by half, and each predicts
+    its last half. Ours are evaluated in batches, as in eval_extrapolation.py,
+    and have logits of these tokens only.
     """
     stride = setting.context // 2
     length = 2 * stride
@@ -105,37 +93,33 @@ def evaluate(pe: str, setting: Setting) -> Pair:
     return case, BenchmarkCase(lambda: recipe, total, lambda: 0)
 
 
-# Rows: what is compared, the encoding, with what, and the function that returns the pair.
-NANOGPT = functools.partial(train, "learnable", baselines.NanoGPT)
-CABLE = functools.partial(train, "cable-v1", baselines.AuthorsCable)
-LLAMA = with_llama_block(train, "rope", baselines.TransformersLlama)
-ROWS: list[tuple[str, str, str, Callable[[Setting], Pair]]] = [
-    ("training step", "learnable", "nanoGPT", NANOGPT),
-    ("training step", "cable-v1", "CABLE authors", CABLE),
-    ("training step", "fox", "Forgetting Transformer, eager", train_forgetting),
-    ("training step", "rope, llama block", "transformers", LLAMA),
-    ("generation", "rope, llama block", "transformers", with_llama_block(generate, "rope")),
-    *(
-        ("generation", pe, "transformers", functools.partial(generate, pe))
-        for pe in ("learnable", "rope", "cable")
-    ),
-    *(
-        ("evaluation", pe, "transformers, sliding window", functools.partial(evaluate, pe))
-        for pe in ("learnable", "cable")
-    ),
+# What is compared, the encoding, with what, and the function that returns the pair.
+ROWS: list[tuple[str, str, str, Callable[[str, Setting], Pair]]] = [
+    ("training step", "learnable", "nanoGPT", partial(train, baselines.nanogpt)),
+    ("training step", "cable-v1", "CABLE authors", partial(train, baselines.authors_cable)),
+    ("training step", "fox", "Forgetting Transformer, eager", partial(train, baselines.eager_fox)),
+    ("training step", f"rope{LLAMA}", "transformers", partial(train, baselines.Llama)),
+    ("generation", f"rope{LLAMA}", "transformers", generate),
+    ("generation", "learnable", "transformers", generate),
+    ("generation", "rope", "transformers", generate),
+    ("generation", "cable", "transformers", generate),
+    ("evaluation", "learnable", "transformers, sliding window", evaluate),
+    ("evaluation", "cable", "transformers, sliding window", evaluate),
 ]
 
 
 def measure_rows(setting: Setting, repeats: int, skipped: dict[str, str]) -> Iterator[dict]:
-    """Yield the row of each pair that is available; others are printed and added to `skipped`.
+    """Yield the row of each pair that is available.
 
-    skipped: label of a row -> why.
+    Others are printed and added to `skipped`: label of a row -> why.
     """
     product, product_flops = matrix_product(setting)
-    for task, pe, against, build in ROWS:
-        label = f"{task}, {pe}, {against}"
+    for task, name, against, build in ROWS:
+        label = f"{task}, {name}, {against}"
+        shape = {"block": "llama", "qk_norm": False} if LLAMA in name else {}
+        with_block = dataclasses.replace(setting, shape=setting.shape | shape)
         try:
-            ours, theirs = build(setting)
+            ours, theirs = build(name.removesuffix(LLAMA), with_block)
         except (InputError, ImportError) as error:
             skipped[label] = " ".join(str(error).split())
             print(f"{label}: skipped, {error}")
@@ -147,7 +131,7 @@ def measure_rows(setting: Setting, repeats: int, skipped: dict[str, str]) -> Ite
         seconds = interleave(prepare, repeats, setting.device, label)
         yield {
             "task": task,
-            "encoding": pe,
+            "encoding": name,
             "against": against,
             "tokens": ours.tokens,
             "flops": ours.flops * ours.tokens if ours.flops else None,

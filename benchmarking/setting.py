@@ -20,20 +20,18 @@ from tqdm import tqdm
 import attention
 import posenc
 import triton_attention
-import triton_attention.flex  # noqa: F401, registers the attention path "flex"
+import triton_attention.flex  # noqa: F401, registers the path "flex"
 from benchmarking import profiles
 from evaluation import bias_statistics
 from model import GPT, GPTConfig
-from text_data.data_loader import masked_count
 
 BASELINES = ("rope", "nope")  # encodings that every benchmark measures
-# Endings of the names of cases that may be unsupported on the hardware: they are tried before they
-# are timed, and left out if they fail.
-OPTIONAL_SUFFIXES = (" triton", " all tiles", " flex", " theirs", " flash", " cudnn")
-# Longest context, in tokens, at which a compiled dense path is measured: each of its chunks is
-# compiled separately.
+# Endings of the names of cases that the hardware may not support: they are
+# tried before they are timed, and left out if they fail.
+OPTIONAL_SUFFIXES = (" triton", " all tiles", " flex", " flash", " cudnn")
+# Longest context, in tokens, at which a compiled dense path is measured: each
+# of its chunks is compiled separately.
 DENSE_CONTEXT = 8192
-MASK_RATE = 0.15  # fraction of masked tokens, for encoders
 SEED = 1
 
 
@@ -48,10 +46,8 @@ class Setting:
     device: torch.device
     dtype: torch.dtype
     compile: bool
-    causal: bool = True
-    """True: decoders; False: encoders (bidirectional)"""
     layers: list[bias_statistics.Layer] = dataclasses.field(default_factory=list)
-    """attention: layers of a trained model with their inputs; empty: an untrained layer"""
+    """attention: of a trained model, with their inputs; empty: an untrained one"""
     against: str | None = None
     """generate: "transformers" adds its models of the same size"""
     steps: int = 1
@@ -64,21 +60,17 @@ class Setting:
     def build_model(self, pe: str, block_size: int, path: str = "auto") -> GPT:
         """Return a model with random weights on the device."""
         config = GPTConfig(
-            size=self.model,
-            pe=pe,
-            block_size=block_size,
-            attention=path,
-            causal=self.causal,
-            **self.shape,
+            size=self.model, pe=pe, block_size=block_size, attention=path, **self.shape
         )
         torch.manual_seed(SEED)
         return GPT(config).to(self.device)
 
-    def paths(self, pe: str, encoding: posenc.Encoding) -> dict[str, str]:
+    def paths(self, encoding: posenc.Encoding) -> dict[str, str]:
         """Return the attention paths to compare: suffix of the case's name -> path.
 
-        "" is the path that `attention.resolve_path` selects. On a CPU " flash" is PyTorch's fused
-        kernel. " all tiles" is the Triton path that skips no tiles, " flex" is FlexAttention.
+        "" is the path that `attention.resolve_path` selects. On a CPU " flash"
+        is PyTorch's fused kernel. " all tiles" is the Triton path that skips no
+        tiles, " flex" is FlexAttention.
         """
         automatic = attention.resolve_path("auto", encoding, self.device.type)
         paths = {"": automatic.name}
@@ -104,19 +96,12 @@ class Setting:
             return {}
         return {" flash": "sdpa/flash", " cudnn": "sdpa/cudnn"}
 
-    def make_batch(self, vocab_size: int) -> tuple[Tensor, ...]:
-        """Return random inputs and targets, (B, T) int64 each.
-
-        For encoders: inputs (B, T), targets and their masked_positions, (B, masked tokens) each.
-        """
+    def make_batch(self, vocab_size: int) -> tuple[Tensor, Tensor]:
+        """Return random inputs and targets, (B, T) int64 each."""
         torch.manual_seed(SEED)
-        tokens = torch.randint(vocab_size, (self.micro_batch, self.context + 1), device=self.device)
-        inputs = tokens[:, :-1]
-        if self.causal:
-            return inputs, tokens[:, 1:]
-        order = torch.rand(inputs.shape, device=self.device).argsort()
-        masked_positions = order[:, : masked_count(self.context, MASK_RATE)].sort().values
-        return inputs, tokens.gather(1, masked_positions), masked_positions
+        shape = self.micro_batch, self.context + 1
+        tokens = torch.randint(vocab_size, shape, device=self.device)
+        return tokens[:, :-1], tokens[:, 1:]
 
     def maybe_compile(self, function: Callable) -> Callable:
         """Return the function, compiled if the setting says so."""
@@ -147,16 +132,13 @@ class BenchmarkCase:
     """attention: value of --attention that selects what is timed"""
 
     def is_supported(self, name: str) -> bool:
-        """Run the case once. Print the error and return False if it fails.
-
-        Compilers report missing support by exceptions of many types.
-        """
+        """Run the case once. Print the error and return False if it fails."""
         try:
             self.prepare()()
             if torch.cuda.is_available():
                 torch.cuda.synchronize()  # errors of GPU kernels surface here
             return True
-        except Exception as error:
+        except Exception as error:  # compilers raise many types
             print(f"{name}: not supported, {' '.join(str(error).split())[:200]}")
             return False
 
@@ -176,8 +158,8 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Return the seconds of `repeats` rounds by name, after `uncounted` rounds.
 
-    prepare: functions that prepare a round, untimed, and return the function to time. Python's
-    garbage collection is off.
+    prepare: functions that prepare a round, untimed, and return the function to
+    time. Python's garbage collection is off.
     """
     seconds = {name: [] for name in prepare}
     gc.collect()
@@ -203,16 +185,17 @@ def make_entry(
 ) -> dict:
     """Return the numbers of one case.
 
-    seconds: of all cases measured together. peak: FLOP/s of the device, or None if unknown. device:
-    to profile a round of cases that are profiled.
-    "others" has the seconds of the cases that it is compared with, "ratios" its speed over theirs.
+    seconds: of all cases measured together. peak: FLOP/s of the device, or None
+    if unknown. device: to profile a round of cases that are profiled. "others"
+    has the seconds of the cases that it is compared with, "ratios" its speed
+    over theirs, the median over rounds.
     """
     rate = case.tokens / statistics.median(seconds[name])
     pe = name.removesuffix(" triton").removesuffix(" all tiles")
     plain = "sdpa" if "sdpa" in seconds else "rope"
     compared = {key: key for key in (*BASELINES, "sdpa")}
     compared |= {key: f"{plain} {key}" for key in ("flash", "cudnn")}
-    compared |= {key: f"{pe} {key}" for key in ("dense", "flex", "theirs", "transformers")}
+    compared |= {key: f"{pe} {key}" for key in ("dense", "flex", "transformers")}
     others = {key: seconds[other] for key, other in compared.items() if other in seconds}
     entry = {
         "seconds": seconds[name],
@@ -220,7 +203,6 @@ def make_entry(
         "tokens": case.tokens,
         "tokens_per_second": rate,
         "ratios": {
-            # The median over rounds of the speed relative to the other case.
             key: statistics.median(b / a for a, b in zip(seconds[name], other, strict=True))
             for key, other in others.items()
         },

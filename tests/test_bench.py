@@ -76,23 +76,6 @@ def test_attention_is_compared_with_sdpa_and_the_dense_path(record):
     assert "error" not in entries["sdpa"]
 
 
-def test_encoders_are_measured(tmp_path, capsys, trained):
-    """Random ones, and a trained one, whose objective comes from the run."""
-    short = "--context 8 --repeats 1"
-    flags = f"train attention eval --objective mlm --encodings cable,alibi {short}"
-    record = measure(tmp_path, flags)
-    for name in ("train", "attention", "eval"):
-        entries = record[name]["contexts"]["8"]
-        assert record[name]["objective"] == "mlm"
-        assert list(entries)[:4] == ["rope", "nope", "cable", "alibi"]
-        assert {entry["tokens"] for entry in entries.values()} == {16}
-    assert capsys.readouterr().out.count("quickstart encoder, float32") == 3
-    run = trained("alibi", "--objective", "mlm")
-    result = measure(tmp_path, f"attention {short} --run", run)["attention"]
-    names = {"rope", "rope flash", "nope", "nope flash", "alibi", "sdpa"}  # no fused bias
-    assert result["objective"] == "mlm" and set(result["contexts"]["8"]) == names
-
-
 def test_memory_is_that_of_the_tensors(record):
     """Counted by hand for the quickstart model: 4 layers, 4 heads of 32, width 128."""
     parameters = GPT(GPTConfig(size="quickstart", pe="nope", vocab_size=320)).parameter_count()
@@ -213,36 +196,26 @@ def test_transformers_case_generates_what_generate_does(pe, monkeypatch):
     assert case.memory() == 2 * 4 * 128 * 8 * 4  # keys and values of 4 layers and 8 tokens
 
 
-TEXT = "--text_column body --tokenizer bytes"
-
-
 @pytest.fixture
-def source(tmp_path):
-    (tmp_path / "rows.jsonl").write_text(
-        "".join(json.dumps({"body": "naïve " * n}) + "\n" for n in range(20))
-    )
-    return tmp_path / "rows.jsonl"
+def library(tmp_path, monkeypatch):
+    """Replaces the standard library by 20 files of 7 * n bytes."""
+    files = [tmp_path / f"{n}.py" for n in range(20)]
+    for n, file in enumerate(files):
+        file.write_text("naïve " * n)
+    monkeypatch.setattr(text_sources, "standard_library_files", lambda: files)
 
 
-def test_preparation_counts_the_tokens_of_the_source(source, tmp_path, capsys):
-    record = measure(tmp_path, f"prepare {TEXT} --source", source)
+def test_preparation_counts_the_tokens_of_the_source(library, tmp_path, capsys):
+    record = measure(tmp_path, "prepare --tokenizer bytes")
     prepare = record["prepare"]
     assert (prepare["documents"], prepare["tokens"]) == (20, 20 + 7 * sum(range(20)))
-    for name, seconds in prepare["seconds"].items():
-        assert len(seconds) == 3 and math.isclose(
-            prepare["tokens_per_second"][name], prepare["tokens"] / sorted(seconds)[1]
-        )
     rates = prepare["tokens_per_second"]
+    for name, seconds in prepare["seconds"].items():
+        assert len(seconds) == 3
+        assert math.isclose(rates[name], prepare["tokens"] / sorted(seconds)[1])
     assert prepare["ratio"] == rates["pipeline"] / rates["tiktoken"]
-    assert {"command", "commit", "device", "tiktoken", "datasets", "cores"} <= set(record)
+    assert {"command", "commit", "device", "tiktoken", "pyarrow", "cores"} <= set(record)
     assert f"ratio {prepare['ratio']:.3f}" in capsys.readouterr().out
-
-
-def test_standard_library_is_the_default(tmp_path, monkeypatch, capsys):
-    (tmp_path / "a.py").write_text("pass\n")
-    monkeypatch.setattr(text_sources, "standard_library_files", lambda: [tmp_path / "a.py"] * 3)
-    bench.main(["prepare", "--tokenizer", "bytes", "--repeats", "1"])
-    assert "prepare, stdlib.parquet, bytes" in capsys.readouterr().out
 
 
 def instant(setting, pe):
@@ -250,28 +223,32 @@ def instant(setting, pe):
     return {pe: BenchmarkCase(lambda: lambda: None, setting.context, lambda: 0, flops=2)}
 
 
-def test_compare_names_and_skips_what_is_missing(source, monkeypatch, tmp_path, capsys):
+def test_compare_names_and_skips_what_is_missing(library, monkeypatch, tmp_path, capsys):
     """The table has a row for each task, in order. A pair that fails or is missing is skipped."""
 
-    def missing(setting):
+    def missing(pe, setting):
         raise InputError("module x is missing: clone it")
 
-    def fails(setting):
+    def fails(pe, setting):
         theirs = BenchmarkCase(lambda: lambda: 1 / 0, 1, lambda: 0)
-        return instant(setting, "cable")["cable"], theirs
+        return instant(setting, pe)[pe], theirs
 
-    def pair(setting):
-        return (*instant(setting, "cable").values(), *instant(setting, "theirs").values())
+    def pair(pe, setting):
+        shapes.append((pe, setting.shape))
+        return (*instant(setting, pe).values(), *instant(setting, "theirs").values())
 
-    rows = [("a", "cable", "m", missing), ("b", "cable", "f", fails), ("c", "cable", "p", pair)]
+    shapes, names = [], ("cable", "cable", "cable", "rope, llama block")
+    builds = (missing, fails, pair, pair)
+    rows = [*zip("abcd", names, "mfpp", builds, strict=True)]
     monkeypatch.setattr(comparison, "ROWS", rows)
     monkeypatch.setitem(comparison.PRODUCT_SIZE, "cpu", 4)
     monkeypatch.delenv("NANOGPT", raising=False)
-    record = measure(tmp_path, f"compare --context 8 {TEXT} --source", source)
+    record = measure(tmp_path, "compare --context 8 --tokenizer bytes")
     assert find_mismatch(record, COMPARISON) is None
     assert record["transformers"] and record["tiktoken"]
     assert list(record["compare"]["skipped"]) == ["a, cable, m", "b, cable, f"]
-    assert [row["task"] for row in record["compare"]["rows"]] == ["c", "preparation"]
+    assert [row["task"] for row in record["compare"]["rows"]] == ["c", "d", "preparation"]
+    assert shapes == [("cable", {}), ("rope", {"block": "llama", "qk_norm": False})]
     row = record["compare"]["rows"][0]
     assert (row["tokens"], row["flops"], row["product_flops"]) == (8, 16, 128)
     assert {name: len(rounds) for name, rounds in row["seconds"].items()} == dict.fromkeys(
@@ -280,14 +257,6 @@ def test_compare_names_and_skips_what_is_missing(source, monkeypatch, tmp_path, 
     printed = capsys.readouterr().out
     assert "a, cable, m: skipped, module x is missing: clone it" in printed
     assert "| c, cable |" in " ".join(printed.split()) and "Not measured: a, cable, m" in printed
-
-
-def test_compare_refuses_another_folder_than_nanogpt(refused, monkeypatch, tmp_path):
-    monkeypatch.setenv("NANOGPT", str(tmp_path))
-    assert refused(bench.main, "compare") == [
-        f"error: NANOGPT={tmp_path} has no model.py: "
-        "use the folder of a clone of github.com/karpathy/nanoGPT"
-    ]
 
 
 def test_attention_of_a_run_uses_its_layers_and_text(trained, monkeypatch, tmp_path, capsys):
@@ -329,7 +298,7 @@ def test_triton_and_backends_are_compared_with_their_counterparts():
     training = {"a": [6], "rope": [2], "rope flash": [3], "rope cudnn": [12]}
     for name, rounds, ratios in (
         ("a triton", seconds, {"dense": 3, "flex": 5}),
-        ("a triton", {"a triton": [2], "a theirs": [3]}, {"theirs": 1.5}),
+        ("a", {"a": [2], "a transformers": [3]}, {"transformers": 1.5}),
         ("a", training, {"rope": 1 / 3, "flash": 0.5, "cudnn": 2}),
         (
             "a",
@@ -345,7 +314,9 @@ def test_training_measures_triton_instead_of_the_dense_path(monkeypatch, tmp_pat
     monkeypatch.setattr(
         Setting,
         "paths",
-        lambda _, pe, encoding: {"": "dense" if pe == "fire" else "sdpa", " triton": "dense"},
+        lambda _, encoding: (
+            {"": "dense" if "fire" in encoding.names else "sdpa"} | {" triton": "dense"}
+        ),
     )
     record = measure(tmp_path, "train --encodings fire,cable --context 8 --repeats 1")
     names = ["rope", "nope", "cable", *(f"{pe} triton" for pe in ("rope", "nope", "fire", "cable"))]

@@ -22,7 +22,7 @@ import attention_cpu
 import bench
 import pe_spec
 import train_gpt
-from benchmarking import attention_cases, cases
+from benchmarking import cases
 from benchmarking.attention_cases import attention_cases as build_attention_cases
 from benchmarking.setting import BenchmarkCase, Setting
 from model import GPT
@@ -33,18 +33,14 @@ from training.optimizer import make_optimizer
 PLAIN = Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
 
 
-@pytest.mark.parametrize("objective", ["clm", "mlm"])
-def test_train_step_is_that_of_train_gpt(objective, data_dir, tmp_path):
+def test_train_step_is_that_of_train_gpt(data_dir, tmp_path):
     """Six steps of both give the same weights, on the same micro-batches and learning rates."""
     flags = ["--tokens_per_step", "32", "--pe", "kerple", "--data", str(data_dir)]
-    flags += ["--out_dir", str(tmp_path / "run"), "--objective", objective]
-    train_gpt.main([*TINY, *flags])
-    trained, _ = loading.load_model(tmp_path / "run", torch.device("cpu"), causal=None)
+    train_gpt.main([*TINY, *flags, "--out_dir", str(tmp_path / "run")])
+    trained, _ = loading.load_model(tmp_path / "run", torch.device("cpu"))
     torch.manual_seed(1)
     model = GPT(copy.deepcopy(trained.config))
-    config = train_gpt.Config(
-        steps=6, warmup_steps=2, lr=1e-2, min_lr=1e-3, block_size=16, objective=objective
-    )
+    config = train_gpt.Config(steps=6, warmup_steps=2, lr=1e-2, min_lr=1e-3, block_size=16)
     windows = settings.make_windows(config, shards.Shards(data_dir, "train"))
     batches = data_loader.micro_batches(windows, data_loader.Sampler(len(windows), 1), 2, 2)
     optimizer, scaler = make_optimizer(model), torch.amp.GradScaler("cpu", enabled=False)
@@ -80,52 +76,6 @@ def test_attention_cases_use_the_path_they_name(monkeypatch):
         torch.testing.assert_close(fused, dense, rtol=1e-3, atol=1e-4)
     shapes = [(2, 8, 384), (2, 8, 128), (4, 128), (4,), (4, 128), (4,)]
     assert [tuple(grad.shape) for grad in grads[0]] == shapes
-
-
-@pytest.mark.parametrize(
-    "pe, keys", [("cable", "cable"), ("nope", "nope,nope flash"), ("rope", "rope,rope flash,sdpa")]
-)
-def test_attention_of_encoders_is_bidirectional(pe, keys, monkeypatch):
-    """Compared with softmax(q k^T / sqrt(D) + b) v over all keys."""
-    computed, grad = [], torch.autograd.grad
-    monkeypatch.setattr(
-        torch.autograd,
-        "grad",
-        lambda y, *args, **options: computed.append(y) or grad(y, *args, **options),
-    )
-    encoder = dataclasses.replace(PLAIN, causal=False)
-    layer = attention_cases.untrained_layer(encoder, pe)
-    encoding, heads, x, projection = layer.encoding, layer.heads, layer.x, layer.projection
-    found = build_attention_cases(encoder, pe)
-    assert list(found) == keys.split(",")
-    for case in found.values():
-        case.prepare()()
-    pos = torch.arange(8)
-    q, k, v = (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in projection.chunk(3, -1))
-    # SDPA without an encoding does not rotate.
-    inputs = [encoding.rotate(q, k, pos)] * (len(found) - 1 or 1) + [(q, k)]
-    for y, (one, other) in zip(computed, inputs, strict=False):
-        bias = 0
-        if pe == "cable":
-            (s, g), _ = encoding.features(x, pos)
-            bias = -g[..., None] * (s[..., None] - s[..., None, :]).abs()
-        exact = ((one @ other.mT) / math.sqrt(q.size(-1)) + bias).softmax(-1) @ v
-        torch.testing.assert_close(y, exact.transpose(1, 2).flatten(2), rtol=1e-4, atol=1e-5)
-
-
-def test_encoder_batches_have_targets_at_masked_positions():
-    """15% of 40 tokens of each text, ascending. FLOPs count only their logits."""
-    encoder = dataclasses.replace(PLAIN, causal=False, context=40)
-    inputs, targets, masked_positions = encoder.make_batch(50)
-    assert inputs.shape == (2, 40) and targets.shape == masked_positions.shape == (2, 6)
-    assert (masked_positions.diff() > 0).all() and masked_positions.max() < 40
-    assert torch.equal(inputs.gather(1, masked_positions), targets)
-    assert not torch.equal(*masked_positions)
-    case = cases.train_cases(encoder, "nope")["nope"]
-    C, V, layers = 128, 50304, 4
-    # Projections and MLP, biases and norms; logits.
-    weights = 6 * (layers * (12 * C * C + 13 * C) + 2 * C + 0.15 * V * C)
-    assert case.flops == pytest.approx(weights + 12 * layers * C * 40)
 
 
 def test_error_shows_wrong_outputs_and_gradients(monkeypatch):
@@ -167,7 +117,7 @@ def test_generation_reads_the_prompt_untimed(monkeypatch):
 def test_paths_on_a_gpu():
     gpu = dataclasses.replace(PLAIN, device=torch.device("cuda"))
     named = {
-        pe: list(gpu.paths(pe, pe_spec.build(pe, 4, 128, 8, 1)[0]))
+        pe: list(gpu.paths(pe_spec.build(pe, 4, 128, 8, 1)[0]))
         for pe in ("cable", "fire", "nope", "fire+cable")
     }
     assert named == {

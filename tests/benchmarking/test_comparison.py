@@ -29,12 +29,13 @@ class GPT(torch.nn.Linear):
 
 
 def test_nanogpt_is_built_from_its_folder(tmp_path, monkeypatch):
-    monkeypatch.delenv(baselines.NANOGPT, raising=False)
-    with pytest.raises(InputError, match="NANOGPT is not set: use the folder"):
-        comparison.NANOGPT(PLAIN)
-    monkeypatch.setenv(baselines.NANOGPT, str(tmp_path))
+    config = GPTConfig(size="quickstart", block_size=12)
+    for folder in ("", str(tmp_path)):
+        monkeypatch.setenv(baselines.NANOGPT, folder)
+        with pytest.raises(InputError, match=f"NANOGPT is '{folder}', which has no model.py"):
+            baselines.nanogpt(config)
     (tmp_path / "model.py").write_text(NANOGPT_MODEL)
-    network = baselines.NanoGPT(GPTConfig(size="quickstart", block_size=12)).network
+    network = baselines.nanogpt(config).network
     assert vars(network.config) == {
         "block_size": 12,
         "vocab_size": 50304,
@@ -63,11 +64,14 @@ def test_forgetting_eager_equals_dense():
 
 def test_training_of_fox_is_compared_with_the_eager_path():
     """Both are the same network with the same batch."""
-    ours, theirs = comparison.train_forgetting(SHAPE)
+    ours, theirs = comparison.train(baselines.eager_fox, "fox", SHAPE)
     assert ours.tokens == theirs.tokens == 16 and ours.flops == theirs.flops
-    models = [SHAPE.build_model("fox", 8, path) for path in ("auto", baselines.EAGER_PATH)]
-    losses = [model(*SHAPE.make_batch(64)) for model in models]
-    torch.testing.assert_close(*losses)
+    model = SHAPE.build_model("fox", 8)
+    torch.manual_seed(1)
+    eager = baselines.eager_fox(model.config)
+    assert eager.config.attention == baselines.EAGER_PATH != model.config.attention
+    batch = SHAPE.make_batch(64)
+    torch.testing.assert_close(model(*batch), eager(*batch))
 
 
 @pytest.mark.parametrize("context, windows", [(8, 9), (9, 9), (40, 1)])
@@ -114,21 +118,13 @@ def fake_transformers(config, positions):
 
 
 def test_other_networks_are_named_if_missing(monkeypatch):
+    assert not baselines.is_installed("no_such_module")
     monkeypatch.setattr(baselines, "is_installed", lambda module: False)
     with pytest.raises(InputError, match="module Cable is missing: add src"):
-        comparison.CABLE(PLAIN)
+        baselines.authors_cable(GPTConfig(size="quickstart"))
     monkeypatch.setattr(comparison, "generation_cases", lambda *_: {})
     with pytest.raises(InputError, match="learnable is limited to 1024 tokens: lower --context"):
         comparison.generate("learnable", PLAIN)
-
-
-# Baselines. Packages that are not installed are replaced by implementations for these tests.
-
-
-def test_missing_baselines_are_not_measured(monkeypatch):
-    assert not baselines.is_installed("no_such_module")
-    monkeypatch.setattr(baselines, "is_installed", lambda module: False)
-    assert list(cases.train_cases(PLAIN, "cable-v1")) == ["cable-v1"]
 
 
 @pytest.fixture
@@ -151,20 +147,10 @@ def authors(monkeypatch):
     )
 
 
-def test_authors_network_is_measured_in_training(authors):
-    assert list(cases.train_cases(PLAIN, "cable")) == ["cable"]
-    found = cases.train_cases(PLAIN, "cable-v1")
-    assert list(found) == ["cable-v1", "cable-v1 theirs"]
-    assert found["cable-v1 theirs"].flops == found["cable-v1"].flops  # same number of parameters
-    assert list(cases.train_cases(dataclasses.replace(PLAIN, causal=False), "cable-v1")) == [
-        "cable-v1"
-    ]  # theirs is a decoder
-
-
 def test_train_step_updates_the_authors_network(authors):
     """All parameters change, with and without weight decay."""
     torch.manual_seed(0)
-    model = baselines.AuthorsCable(GPTConfig(size="quickstart", vocab_size=64, block_size=8))
+    model = baselines.authors_cable(GPTConfig(size="quickstart", vocab_size=64, block_size=8))
     decayed, rest = (
         sum(p.numel() for p in group["params"]) for group in model.parameter_groups(0.1)
     )
