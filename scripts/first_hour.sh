@@ -1,14 +1,11 @@
 #!/usr/bin/env bash
 # The first hour of a new user, offline: data, an encoding, a model and a sweep of one's own.
 #
-#     bash scripts/first_hour.sh              # in the active environment
-#     FRESH=1 bash scripts/first_hour.sh      # in a new virtual environment without Triton
+#     bash scripts/first_hour.sh
 #
 # Runs commands of README.md and docs/ on tiny data, checks what they print, and ends with a summary. The
 # hub is a local server (tests/hub_server.py). Outputs are in a temporary folder, or in OUT (a new
-# folder), which is kept. tests/test_scripts.py runs this script.
-#
-# Cost: about two minutes of one CPU core; the installation with FRESH=1 takes a minute more.
+# folder), which is kept. tests/test_scripts.py runs this script. Cost: about two minutes of one core.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -41,18 +38,8 @@ check() {
 expect() { check 0 0 "$@"; }
 refuse() { check 2 1 "$@"; }
 
-part "Installation"
-if [ -n "${FRESH:-}" ]; then
-    python3 -m venv "$OUT/venv"
-    source "$OUT/venv/bin/activate"
-    refuse "pip install -r requirements.txt" python train_gpt.py --help
-    pip install --quiet --disable-pip-version-check torch==2.13.0
-    pip install --quiet --disable-pip-version-check -r requirements.txt
-    pip uninstall --quiet --yes triton 2>/dev/null || true
-fi
-expect "g_i (S_i - S_j)" python train_gpt.py --list
-
 part "Data: text, jsonl, parquet, zst"
+expect "g_i (S_i - S_j)" python train_gpt.py --list
 mkdir "$OUT/texts"
 python - "$OUT" <<'PYTHON'
 import contextlib
@@ -116,7 +103,6 @@ echo "# changed" >>"$OUT/my_encoding.py"
 refuse "--override plugin" "${train[@]}" --data "$OUT/data" --pe recency "${plugin[@]}" --out_dir "$mine" --resume
 
 part "A run of your own: train further, change the encoding"
-
 plugin=(--plugin "$mine/my_encoding.py")
 expect "step 12/12" "${train[@]}" --data "$OUT/data" --pe recency "${plugin[@]}" --logger tensorboard \
     --out_dir "$mine" --resume --steps 12
@@ -124,7 +110,6 @@ refuse "pass --override lr" "${train[@]}" --data "$OUT/data" --pe recency "${plu
     --out_dir "$mine" --resume --steps 12 --lr 2e-2
 expect "alibi" python train_gpt.py --init_from "$mine" "${plugin[@]}" --pe alibi --data "$OUT/data" --steps 2 \
     --tokens_per_step 256 --micro_batch 8 --warmup_steps 0 --out_dir "$OUT/runs/alibi"
-
 
 part "A model and a sweep of your own"
 expect "loss after 100 steps" python -m examples.own_model rope+cable

@@ -1,12 +1,10 @@
 #!/usr/bin/env bash
-# Run the linter, the type checker and the whole test suite on the CPU, without network access after
-# the installation.
+# Run linter, type checker and test suite on the CPU; only the installation needs the network.
 #
 #     bash scripts/test.sh
 #     bash scripts/test.sh tests/test_posenc.py -k cable      # arguments go to pytest alone
 #
-# Cost: about 11 minutes on two cores. A test that takes more than ten minutes fails, and its stack is
-# printed.
+# Cost: about 8 minutes on two cores. A test of more than ten minutes fails and prints its stack.
 
 source "$(dirname "$0")/activate.sh"
 source scripts/install.sh requirements.txt requirements-retrieval.txt requirements-dev.txt

@@ -255,7 +255,7 @@ def check_command(words: list[str]) -> None:
 
 
 KNOWN = {"for", "done", "break", "source", "export", "cd", "git", "pre-commit", "lm_eval"}
-KNOWN |= {"conda", "uv", "ruff", "pyright", "coverage", "mkdir", "cmp", "cp", "jq"}
+KNOWN |= {"conda", "uv", "ruff", "pyright", "coverage", "mkdir", "cmp", "cp", "jq", "xz"}
 
 
 def check_python(arguments: list[str]) -> None:
@@ -302,7 +302,7 @@ def check_script(arguments: list[str], environment: dict[str, str]) -> None:
     elif name == "test.sh":
         check_pytest(flags)
     elif "run_experiment.py" in text or name == "all_tables.sh":
-        if name in ("ladder.sh", "authors_checkpoint.sh"):
+        if name in ("ladder.sh", "authors_checkpoint.sh", "half_hour.sh"):
             flags = flags[1:]
         end = flags.index("--") if "--" in flags else len(flags)
         check_python(["run_experiment.py", "--train", "quickstart", *flags[:end]])
