@@ -82,7 +82,7 @@ class Trainer:
             devices.enable_determinism()
         local_rank = processes.local_rank if self.world_size > 1 else None
         self.device, self.dtype = devices.select_device(config.device, config.dtype, local_rank)
-        settings.check_device(config, self.device)
+        attention_path.check_device(config.attention, self.device)
         self.autocast = devices.autocast(self.device, self.dtype)  # mixed precision
         self.train_windows, self.val_windows = settings.open_data(config)
         self.run, checkpoint = self.open_run()

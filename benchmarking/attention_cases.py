@@ -3,6 +3,7 @@
 training/attention_layer.py describes what a case computes.
 """
 
+import copy
 import functools
 from collections.abc import Callable
 
@@ -20,17 +21,16 @@ from evaluation import bias_statistics
 from model import GPT, GPTConfig
 from text_data import shards
 from text_data.data_loader import Windows, evenly_spaced
-from training.attention_layer import AttentionLayer, random_layer, relative_errors
+from training.attention_layer import AttentionLayer, make_layer, random_layer, relative_errors
 from triton_attention.bias import bias_from_encoding
 from triton_attention.tile_skipping import skipped_fraction
 
 
 def untrained_layer(setting: Setting, pe: str) -> AttentionLayer:
     """Return an untrained encoding with random inputs."""
-    config = GPTConfig(size=setting.model)
-    shape = config.n_head, config.n_embd, config.block_size
+    config = GPTConfig(size=setting.model, pe=pe, n_layer=1)
     batch = setting.micro_batch, setting.context
-    return random_layer(pe, *shape, batch, setting.dtype, setting.device)
+    return random_layer(config, batch, setting.dtype, setting.device)
 
 
 def trained_layers(setting: Setting, pe: str) -> list[AttentionLayer]:
@@ -40,12 +40,11 @@ def trained_layers(setting: Setting, pe: str) -> list[AttentionLayer]:
     """
     layers = []
     for layer in setting.layers:
-        heads, x, encoding = layer.attn.heads, layer.x.float().detach(), layer.encoding
+        attn, x, encoding = copy.deepcopy(layer.attn), layer.x.float().detach(), layer.encoding
         if pe in BASELINES:
-            encoding = pe_spec.build(pe, heads, x.size(-1), setting.context, 1)[0]
-        projection = layer.attn.c_attn(x).to(setting.dtype).detach().requires_grad_()
-        inputs = heads, x.requires_grad_(), projection
-        layers.append(AttentionLayer(encoding.to(setting.device), *inputs))
+            encoding = pe_spec.build(pe, attn.heads, x.size(-1), setting.context, 1)[0]
+        projection = attn.c_attn(x).to(setting.dtype).detach()
+        layers.append(make_layer(attn, encoding.to(setting.device), x, projection))
     return layers
 
 
@@ -71,17 +70,17 @@ def read_validation_text(
         return bias_statistics.layers(model, tokens)
 
 
-def attend_by(path: str, layer: AttentionLayer) -> Tensor:
-    """Return attention (B, T, C) with the layer's encoding by a path."""
-    if path == "all tiles":
-        return layer.attend("triton", skip_tolerance=0.0)
-    return layer.attend(path)
+def without_skipping(layer: AttentionLayer) -> AttentionLayer:
+    """Return the same layer, whose Triton kernels skip no tiles."""
+    attn = copy.copy(layer.attn)
+    attn.skip_tolerance = 0.0
+    return layer._replace(attn=attn)
 
 
-def attend_without_encoding(backend: SDPBackend | None, layer: AttentionLayer) -> Tensor:
+def attend_without_encoding(layer: AttentionLayer, backend: SDPBackend | None) -> Tensor:
     """Return attention (B, T, C) by PyTorch's fused kernel alone."""
-    q, k, v = layer.qkv()
-    y = attention.sdpa(q, k, v, layer.scale, attention.MaskSpec(), backend)
+    q, k, v = layer.attn.split_heads(layer.attn.c_attn(layer.x))
+    y = attention.sdpa(q, k, v, layer.attn.scale, attention.MaskSpec(), backend)
     return y.transpose(1, 2).flatten(2)
 
 
@@ -93,10 +92,10 @@ def attention_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     def exact():
         return [layer.reference() for layer in layers]
 
-    def make(compute: Callable[[AttentionLayer], Tensor]) -> BenchmarkCase:
-        """Return the case that computes `compute(layer)` and its gradients."""
-        forwards = [setting.maybe_compile(functools.partial(compute, x)) for x in layers]
-        pairs = [*zip(layers, forwards, strict=True)]
+    def make(compute: Callable, argument, layers=layers) -> BenchmarkCase:
+        """Return the case that computes `compute(layer, argument)` and its gradients."""
+        forwards = [functools.partial(compute, layer, argument) for layer in layers]
+        pairs = [*zip(layers, map(setting.maybe_compile, forwards), strict=True)]
 
         def run():
             for layer, forward in pairs:
@@ -118,14 +117,17 @@ def attention_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     cases = {}
     encoding = layers[0].encoding
     for suffix, path in setting.paths(encoding).items():
-        case = cases[pe + suffix] = make(functools.partial(attend_by, path))
+        case = make(AttentionLayer.attend, path)
+        if path == "all tiles":
+            case = make(AttentionLayer.attend, "triton", [*map(without_skipping, layers)])
+        cases[pe + suffix] = case
         case.path = path if path in attention.PATHS else None
         if path == "triton" and encoding.window_size is None:
             case.left_out = functools.partial(mean_skipped_fraction, layers)
     if pe == BASELINES[0]:
         for suffix, path in {"": "sdpa", **setting.backends()}.items():
-            compute = functools.partial(attend_without_encoding, attention.BACKENDS.get(path))
-            cases[f"sdpa{suffix}"] = make(compute)
+            case = make(attend_without_encoding, attention.BACKENDS.get(path))
+            cases[f"sdpa{suffix}"] = case
             cases[f"sdpa{suffix}"].error = None  # another function than the encoding's
     return cases
 
@@ -136,9 +138,11 @@ def mean_skipped_fraction(layers: list[AttentionLayer]) -> float:
     fractions = []
     for layer in layers:
         positions = torch.arange(layer.x.size(1), device=layer.x.device)
-        q, k, _ = layer.qkv()
+        q, k, _ = layer.attn.split_heads(layer.attn.c_attn(layer.x))
         features = layer.encoding.features(layer.x, positions)
         q, k = layer.encoding.rotate(q, k, positions, *features)
-        bias = bias_from_encoding(layer.encoding, *features, layer.heads)
-        fractions.append(skipped_fraction(q, k, bias, layer.scale, True, attention.SKIP_TOLERANCE))
+        bias = bias_from_encoding(layer.encoding, *features, layer.attn.heads)
+        fractions.append(
+            skipped_fraction(q, k, bias, layer.attn.scale, True, attention.SKIP_TOLERANCE)
+        )
     return sum(fractions) / len(fractions)

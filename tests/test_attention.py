@@ -14,6 +14,7 @@ import pe_spec
 import posenc
 from attention import BiasInputs
 from errors import InputError
+from model import GPTConfig
 from training.attention_layer import random_layer
 
 # The bias g_i (S_i - S_j) of given S and g.
@@ -183,8 +184,10 @@ def test_flash_attention_copies_nothing(pe):
     On a GPU the kernel allocates its output in the order of q, and its backward pass copies an
     output or a gradient in another order (_flash_attention_backward in PyTorch).
     """
-    layer = random_layer(pe, 2, 32, 24, (3, 24), torch.bfloat16, torch.device("cpu"))
-    layer.projection = layer.projection.as_subclass(TensorOnGPU)
+    config = GPTConfig(pe=pe, n_layer=1, n_head=2, n_embd=32, block_size=24)
+    layer = random_layer(config, (3, 24), torch.bfloat16, torch.device("cpu"))
+    projection = layer.attn.c_attn
+    projection.values = torch.nn.Parameter(projection.values.data.as_subclass(TensorOnGPU))
     with FlashCalls() as calls:
         layer.forward_backward(lambda: layer.attend("sdpa/flash"))
     forward, backward = calls.tensors.values()

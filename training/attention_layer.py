@@ -1,138 +1,114 @@
-"""One attention layer apart from its network: forward, backward and errors of every path.
+"""One attention layer apart from its network: results and errors of every path.
 
-    layer = random_layer("cable", 12, 768, 1024, (2, 256), torch.bfloat16, device)
+    layer = random_layer(config, (2, 256), torch.bfloat16, device)
     results = layer.forward_backward(lambda: layer.attend("triton"))
     errors = relative_errors(results, layer.reference())
 
-It starts from a layer's projection and its normalized input, and ends with the outputs of all
-heads. It includes everything that the encoding adds: rotation, features and bias.
+It computes what a network's layer does between the projection to queries, keys
+and values and the projection of the heads' outputs, encoding included.
 """
 
-import dataclasses
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import attention
 import pe_spec
-import posenc
-from attention import SKIP_TOLERANCE
+from model import Attention, GPTConfig
+from posenc import Encoding
 
 SEED = 1
-# Gradients below this fraction of the largest one are only rounding errors, as those of a bias that
-# is constant per head.
+# Smaller gradients, relative to the largest, are only rounding errors, as those
+# of a bias that is constant per head.
 NEGLIGIBLE = 1e-4
+Results = dict[str, Tensor]
 
 
-@dataclass
-class AttentionLayer:
-    """An encoding and the inputs of one attention layer."""
+class Projection(nn.Module):
+    """Stands for a layer's projection, and returns given values."""
 
-    encoding: posenc.Encoding
-    heads: int
+    def __init__(self, values: Tensor):
+        super().__init__()
+        self.values = nn.Parameter(values)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.values
+
+
+class AttentionLayer(NamedTuple):
+    """A layer without its two projections, its encoding and its inputs."""
+
+    attn: Attention
+    """its c_attn is a `Projection` of values (B, T, (H + 2 G) D)"""
+    encoding: Encoding
     x: Tensor
     """(B, T, C) float32, the layer's normalized input"""
-    projection: Tensor
-    """(B, T, 3 C), queries, keys and values in one tensor"""
-    attn_scale: float | None = None
-    """factor of q k^T; None: 1 / sqrt(D)"""
-    output_grad: Tensor | None = None
-    """(B, T, C); None: random numbers in the projection's dtype"""
+    output_grad: Tensor
+    """(B, T, H D)"""
 
-    def __post_init__(self):
-        if self.output_grad is None:
-            generator = torch.Generator(self.x.device).manual_seed(SEED)
-            normal = torch.randn(self.x.shape, generator=generator, device=self.x.device)
-            self.output_grad = normal.to(self.projection.dtype)
+    def attend(self, path: str) -> Tensor:
+        """Return the output of a path, (B, T, H D)."""
+        pos = torch.arange(self.x.size(1), device=self.x.device)
+        return self.attn(self.x, pos, self.encoding, attention.PATHS[path], None, None)
 
-    @property
-    def scale(self) -> float:
-        return self.attn_scale or (self.x.size(-1) // self.heads) ** -0.5
-
-    def qkv(self) -> tuple[Tensor, ...]:
-        """Return queries, keys and values (B, H, T, D), views of the projection."""
-        parts = self.projection.chunk(3, -1)
-        return tuple(part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-
-    def attend(self, path: str, skip_tolerance: float = SKIP_TOLERANCE) -> Tensor:
-        """Return the output of a path, (B, T, C), as a block has it.
-
-        The transposition is part of the compiled function: outside of it, the gradient would be
-        copied, which training does not do.
-        """
-        q, k, v = self.qkv()
-        positions = torch.arange(self.x.size(1), device=self.x.device)
-        features = self.encoding.features(self.x, positions)
-        rotated_q, rotated_k = self.encoding.rotate(q, k, positions, *features)
-        packed_qkv = None
-        if rotated_q is q and rotated_k is k:  # as in model.py
-            packed_qkv = self.projection
-        bias_inputs = attention.BiasInputs(self.encoding, *features)
-        mask_spec = attention.make_mask_spec(self.encoding, skip_tolerance=skip_tolerance)
-        inputs = rotated_q, rotated_k, v, bias_inputs, self.scale
-        y = attention.attend(*inputs, attention.PATHS[path], mask_spec, packed_qkv)
-        return y.transpose(1, 2).flatten(2)
-
-    def forward_backward(self, forward: Callable[[], Tensor]) -> dict[str, Tensor | None]:
-        """Return the output of `forward()` and the gradients by name; None: it has no influence.
+    def forward_backward(self, forward: Callable[[], Tensor]) -> Results:
+        """Return the output of `forward()` and the gradients by name.
 
         dx is that of the features: the input of the encoding.
         """
         y = forward()
-        parameters = dict(self.encoding.named_parameters())
-        inputs = [self.projection, self.x, *parameters.values()]
-        assert self.output_grad is not None  # by __post_init__
-        dy = self.output_grad.to(y.dtype)
-        dqkv, *grads = torch.autograd.grad(y, inputs, dy, allow_unused=True)
-        dq, dk, dv = dqkv.chunk(3, -1)
-        names = ["dx", *(f"d{name}" for name in parameters)]
-        named = dict(zip(names, grads, strict=True))
+        attn, parameters = self.attn, dict(self.encoding.named_parameters())
+        inputs = [attn.c_attn.values, self.x, *parameters.values()]
+        dqkv, *grads = torch.autograd.grad(y, inputs, self.output_grad, materialize_grads=True)
+        heads = attn.heads, attn.key_heads, attn.key_heads
+        dq, dk, dv = dqkv.split([n * attn.head_dim for n in heads], -1)
+        named = dict(zip(["dx", *(f"d{name}" for name in parameters)], grads, strict=True))
         return {"output": y.detach(), "dq": dq, "dk": dk, "dv": dv, **named}
 
-    def reference(self) -> dict[str, Tensor | None]:
+    def reference(self) -> Results:
         """Return the results of the dense path in float32."""
-        projection = self.projection.detach().float().requires_grad_()
-        layer = dataclasses.replace(self, projection=projection)
+        attn, grad = copy.deepcopy(self.attn).float(), self.output_grad.float()
+        layer = self._replace(attn=attn, output_grad=grad)
         return layer.forward_backward(lambda: layer.attend("dense"))
 
 
-def random_layer(
-    pe: str,
-    heads: int,
-    width: int,
-    block_size: int,
-    shape: tuple[int, int],
-    dtype: torch.dtype,
-    device: torch.device,
-    causal: bool = True,
-    attn_scale: float | None = None,
-) -> AttentionLayer:
-    """Return a layer with an untrained encoding and random inputs.
+def make_layer(attn: Attention, encoding: Encoding, x: Tensor, values: Tensor) -> AttentionLayer:
+    """Return a layer with a random gradient of its output.
 
-    block_size: training length, for the encoding. shape: (B, T) of the inputs.
+    attn: changes; values: of its projection.
     """
     torch.manual_seed(SEED)
-    encoding = pe_spec.build(pe, heads, width, block_size, 1, causal)[0].to(device)
-    x = torch.randn(*shape, width, device=device, requires_grad=True)
-    projection = torch.randn(*shape, 3 * width, dtype=dtype, device=device, requires_grad=True)
-    return AttentionLayer(encoding, heads, x, projection, attn_scale)
+    shape = *x.shape[:2], attn.heads * attn.head_dim
+    output_grad = torch.randn(shape, dtype=values.dtype, device=x.device)
+    attn.set_submodule("c_attn", Projection(values))
+    attn.set_submodule("c_proj", nn.Identity())
+    return AttentionLayer(attn, encoding, x.requires_grad_(), output_grad)
 
 
-def relative_errors(
-    results: dict[str, Tensor | None], exact: dict[str, Tensor | None]
-) -> dict[str, float]:
-    """Return the norm of each result's error divided by the norm of the exact result, by name."""
-    norms = {name: 0.0 if x is None else x.norm().item() for name, x in exact.items()}
-    smallest = NEGLIGIBLE * max(norms.values())
-    errors = {}
-    for name, x in exact.items():
-        if x is None or norms[name] <= smallest:
-            continue
-        result = results[name]
-        if result is None:
-            errors[name] = 1.0
-        else:
-            errors[name] = (result.float() - x).norm().item() / norms[name]
-    return errors
+def random_layer(
+    config: GPTConfig, shape: tuple[int, int], dtype: torch.dtype, device: torch.device
+) -> AttentionLayer:
+    """Return the first layer of an untrained network with random inputs.
+
+    shape: (B, T); dtype: of queries, keys and values.
+    """
+    torch.manual_seed(SEED)
+    size = config.n_head, config.n_embd, config.block_size, config.n_layer
+    encoding = pe_spec.build(config.encodings, *size, config.causal)[0].to(device)
+    attn = Attention(config).to(device)
+    x = torch.randn(*shape, config.n_embd, device=device)
+    projection = torch.randn(*shape, attn.c_attn.out_features, dtype=dtype, device=device)
+    return make_layer(attn, encoding, x, projection)
+
+
+def relative_errors(results: Results, exact: Results) -> dict[str, float]:
+    """Return each result's norm of the error, relative to the exact one, by name."""
+    norms = {name: x.norm().item() for name, x in exact.items()}
+    return {
+        name: (results[name].float() - exact[name]).norm().item() / norm
+        for name, norm in norms.items()
+        if norm > NEGLIGIBLE * max(norms.values())
+    }

@@ -1,15 +1,17 @@
-"""Attention path of a training: the choice of `--attention auto`, and a check of it on a GPU.
+"""Attention path of a training: the choice of `--attention auto`, and its check.
 
     choose_path(model, config, device)          # sets the path of each layer
-    check_paths(model, config, device, dtype)   # raises InputError if a path is wrong here
+    check_paths(model, config, device, dtype)   # raises InputError if one is wrong
 
-On a GPU, `auto` is a fixed order of paths, by speed on an H100 (docs/performance.md), and one layer
-of each kind is compared with the dense path before the first step: nobody has tested every GPU. On
-a CPU it is the rule of `attention.resolve_path`. A path that --attention names is not checked,
-except for `flex`, which compiles each encoding's formula and supports not all.
+On a GPU, `auto` is a fixed order of paths, by speed on an H100
+(docs/performance.md), and one layer of each kind is compared with the dense path
+before the first step: nobody has tested every GPU. On a CPU it is the rule of
+`attention.resolve_path`. A path that --attention names is not checked, except
+for `flex`, which compiles each encoding's formula and supports not all.
 """
 
 import contextlib
+import dataclasses
 from importlib.util import find_spec
 from typing import Literal
 
@@ -26,26 +28,36 @@ from training.attention_layer import AttentionLayer, random_layer, relative_erro
 Name = Literal[
     "auto", "sdpa", "sdpa/flash", "sdpa/cudnn", "sdpa/efficient", "triton", "flex", "dense"
 ]
-CPU_PATHS = {"batched", "sdpa", "sdpa/flash", "dense"}
+ONLY_ON = {"sdpa/cudnn": "cuda", "sdpa/efficient": "cuda", "flex": "cuda", "batched": "cpu"}
 # The fastest paths on a GPU; an encoding without a bias tries sdpa first.
 GPU_ORDER = ("triton", "sdpa", "flex")
-# Largest relative errors: of the output and the gradients of queries, keys, values and features; of
-# the gradients of parameters, which are sums along the text. In bfloat16 the sdpa path has 0.23 at
-# the bias of a forget gate.
+# Largest relative errors: of the output and the gradients of queries, keys,
+# values and features; of the gradients of parameters, which are sums along the
+# text. In bfloat16 the sdpa path has 0.23 at the bias of a forget gate.
 TOLERANCES = {
     torch.float32: (1e-3, 1e-2),
     torch.float16: (1e-2, 5e-2),
     torch.bfloat16: (5e-2, 0.3),
 }
+TENSORS = ("output", "dq", "dk", "dv", "dx")
 SEQUENCES = 2
 TOKENS = (256, 600)  # whole tiles of all kernels; partial tiles
+
+
+def check_device(names: str, device: torch.device) -> None:
+    """Raise InputError for a path, or one of several, that the device cannot take."""
+    for name in names.split("_"):
+        if ONLY_ON.get(name, device.type) != device.type:
+            needed = {"cuda": "GPU", "cpu": "CPU"}[ONLY_ON[name]]
+            raise InputError(f"attention {name} needs a {needed}: use auto, sdpa or dense")
 
 
 def choose_path(model: GPT, config, device: torch.device, recorded: str = "auto") -> None:
     """Set the attention path of each layer, also in the config that checkpoints store.
 
-    config: the `Config` of train_gpt.py. recorded: the path in the checkpoint to resume from, which
-    is taken again. If this machine does not have it, a note is printed.
+    config: the `Config` of train_gpt.py. recorded: the path in the checkpoint to
+    resume from, which is taken again. If this machine does not have it, a note
+    is printed.
     """
     if config.attention != "auto":
         return
@@ -54,19 +66,16 @@ def choose_path(model: GPT, config, device: torch.device, recorded: str = "auto"
         paths = tuple(fastest_path(x, config.deterministic) for x in model.posenc)
     if recorded != "auto":
         try:
-            if device.type == "cpu" and not {*recorded.split("_")} <= CPU_PATHS:
-                raise InputError("it needs a GPU")
-            if device.type == "cuda" and "batched" in recorded.split("_"):
-                raise InputError("it needs a CPU")
+            check_device(recorded, device)
             paths = attention.resolve_paths(recorded, model.posenc)
         except InputError as error:
-            print(f"note: attention by {recorded}, as in the checkpoint: {error.problems[0]}")
+            print(f"note: not the checkpoint's path: {error.problems[0]}")
     model.attention_paths = paths
     model.config.attention = attention.join_names(paths)
 
 
 def fastest_path(encoding: Encoding, deterministic: bool = False) -> attention.Path:
-    """Return the fastest path on a GPU of those that the encoding and this machine have."""
+    """Return the fastest path on a GPU that the encoding and this machine have."""
     order = GPU_ORDER if encoding.bias is not None else ("sdpa", *GPU_ORDER)
     # FlexAttention's gradients use atomic additions, and Triton compiles it.
     has_flex = not deterministic and find_spec("triton") is not None
@@ -78,27 +87,27 @@ def fastest_path(encoding: Encoding, deterministic: bool = False) -> attention.P
 
 
 def is_checked(config, device: torch.device) -> bool:
-    """Return whether a training checks its paths: those of `auto` and `flex`, on a GPU."""
+    """Return whether a training checks its paths."""
     return device.type == "cuda" and config.attention in ("auto", "flex")
 
 
 def check_paths(model: GPT, config, device: torch.device, dtype: torch.dtype) -> None:
     """Raise InputError if a path of `is_checked` fails, or differs from the dense path.
 
-    dtype: of matrix products. The error names the path to pass. Random states do not change.
+    dtype: of matrix products. The error names the path to pass. Random states
+    do not change.
     """
     if not is_checked(config, device):
         return
     specs = model.config.encodings.layers
     names = [path.name for path in model.attention_paths]
     kinds = {(specs[n % len(specs)], name) for n, name in enumerate(names) if name != "dense"}
-    shape = model.config.n_head, model.config.n_embd, config.block_size
     has_sdpa = all(attention.resolve_path("auto", each).fused for each in model.posenc)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for spec, path in sorted(kinds):
+            shape = dataclasses.replace(model.config, pe=spec, n_layer=1)
             for tokens in sorted({min(config.block_size, tokens) for tokens in TOKENS}):
-                where = (SEQUENCES, tokens), dtype, device, config.causal, config.attn_scale
-                layer = random_layer(spec, *shape, *where)
+                layer = random_layer(shape, (SEQUENCES, tokens), dtype, device)
                 layer.encoding.eval()  # draws no random numbers
                 if reason := find_error(layer, path):
                     other = "sdpa" if has_sdpa and path != "sdpa" else "dense"
@@ -113,11 +122,10 @@ def find_error(layer: AttentionLayer, path: str) -> str | None:
     try:
         results = layer.forward_backward(lambda: layer.attend(path))
         errors = relative_errors(results, layer.reference())
-    except Exception as error:  # compilers report missing support by exceptions of many types
+    except Exception as error:  # compilers report missing support by many types
         return " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    of_tensors, of_parameters = TOLERANCES[layer.projection.dtype]
     for name, error in errors.items():
-        limit = of_tensors if name in ("output", "dq", "dk", "dv", "dx") else of_parameters
+        limit = TOLERANCES[layer.output_grad.dtype][name not in TENSORS]
         if not error <= limit:  # also NaN
             return f"{name} error {error:.2g}"
     return None

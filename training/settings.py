@@ -253,14 +253,6 @@ def describe_epochs(config, windows: Windows) -> list[str]:
     return lines
 
 
-def check_device(config, device: torch.device) -> None:
-    """Raise InputError for settings that need a GPU, on a CPU."""
-    # The triton path itself checks whether Triton's interpreter is on.
-    has_path = config.attention in {"auto", "triton", *attention_path.CPU_PATHS}
-    if device.type == "cpu" and not has_path:
-        raise InputError(f"attention {config.attention} needs a GPU: use auto, sdpa or dense")
-
-
 def check_memory(config: GPTConfig, device: torch.device) -> None:
     """Raise InputError if a network cannot be trained, because this machine has too little memory.
 
