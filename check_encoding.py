@@ -140,7 +140,7 @@ def format_result(result: Result) -> str:
     status, value, bound = result.status, "", ""
     if measured := result.measurement:
         value = f"{measured.value:.2g}"
-        bound = f"{'>=' if measured.at_least else '<='} {measured.bound:g}"
+        bound = f"<= {measured.bound:g}"
     if status == "failed":
         status = "FAILED"
     row = f"{result.name:24} {status:16} {value:>10} {bound:>10}".rstrip()

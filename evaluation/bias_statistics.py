@@ -4,19 +4,15 @@ layer = layers(model, tokens)[0]
 layer.bias()                # the bias between all pairs of tokens
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 import attention
-import triton_attention
 from model import GPT, Attention
 from more_encodings.some_heads import SomeHeads, unwrap
 from posenc import Encoding, NoPE, WeightedDecay
-from triton_attention.bias import bias_from_encoding
-from triton_attention.tile_skipping import skipped_fraction
 
 
 @dataclass
@@ -45,41 +41,30 @@ class Layer:
     def bias(self) -> Tensor | None:
         """Return the bias of all pairs, future keys included: (B|1, H|1, T, T).
 
-        It includes what `logits_transform` adds. None if the encoding adds nothing to logits.
+        It includes what `logits_transform` adds. None if the encoding adds nothing to
+        logits.
         """
         if self.encoding.logits_transform is not None:
-            no_encoding = NoPE(self.attn.heads, self.x.size(-1), len(self.pos))
-            return self._logits(self.encoding) - self._logits(no_encoding)
+            return self.logits() - self.logits(
+                NoPE(self.attn.heads, self.x.size(-1), len(self.pos))
+            )
         if self.encoding.bias is None:
             return None
         bias_inputs = attention.BiasInputs(self.encoding, *self.features)
         return attention.bias_matrix(bias_inputs, self.attn.heads, len(self.pos))
 
-    def logits(self) -> Tensor:
-        """Return the logits of attention, q k^T * scale + bias, without a mask: (B, H, T, T)."""
-        return self._logits(self.encoding)
+    def logits(self, bias_encoding: Encoding | None = None) -> Tensor:
+        """Return q k^T * scale + bias, without a mask: (B, H, T, T).
+
+        bias_encoding: whose bias is added to this layer's q and k; None: its own.
+        """
+        bias_inputs = attention.BiasInputs(bias_encoding or self.encoding, *self.features)
+        return attention.logits(*self.queries_and_keys(), bias_inputs, self.attn.scale)
 
     def attention_mask(self) -> Tensor:
         """Return the attention mask (T, T) bool, True where a query attends to a key."""
         q, k = self.queries_and_keys()
         return attention.attention_mask(q, k, attention.make_mask_spec(self.encoding))
-
-    def _logits(self, bias_encoding):
-        """Return the logits of this layer's q and k with the bias of `bias_encoding`."""
-        q, k = self.queries_and_keys()
-        bias_inputs = attention.BiasInputs(bias_encoding, *self.features)
-        return attention.logits(q, k, bias_inputs, self.attn.scale)
-
-    def skipped_fraction(self) -> float:
-        """Return the fraction of tiles inside the attention mask that the Triton kernels skip."""
-        # Nothing is skipped with a sliding window, or in layers that take another path.
-        if self.encoding.window_size is not None or not triton_attention.supports(self.encoding):
-            return 0.0
-        q, k = self.queries_and_keys()
-        bias = bias_from_encoding(self.encoding, *self.features, self.attn.heads)
-        return skipped_fraction(
-            q, k, bias, self.attn.scale, self.encoding.causal, self.attn.skip_tolerance
-        )
 
     def decay(self) -> Tensor | None:
         """Return S[j-1] - S[j] of every token, by how much it decays the bias of all before it.
@@ -97,15 +82,13 @@ class Layer:
 
 
 @torch.no_grad()
-def layers(
-    model: GPT, tokens: Tensor, function: Callable[[Layer], object] = lambda layer: layer
-) -> list:
-    """Return what `function` returns for every layer while the model reads tokens (B, T)."""
-    results = []
+def layers(model: GPT, tokens: Tensor) -> list[Layer]:
+    """Return the layers of a model, with their inputs while it reads tokens (B, T)."""
+    found = []
 
     def hook(attn, arguments):
         x, pos, encoding, *_ = arguments
-        results.append(function(Layer(attn, encoding, x, pos)))
+        found.append(Layer(attn, encoding, x, pos))
 
     hooks = [block.attn.register_forward_pre_hook(hook) for block in model.h]
     try:
@@ -113,4 +96,4 @@ def layers(
     finally:
         for handle in hooks:
             handle.remove()
-    return results
+    return found

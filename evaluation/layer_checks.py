@@ -1,14 +1,15 @@
 """Checks of one layer's encoding: its hooks, gradients and attention paths.
 
-Each function takes an encoding as in --pe, and returns the largest error and its bound (or None if
-nothing is measured). It raises CheckFailed, or NotApplicable with the reason. The table of all
-checks is in encoding_checks.py.
+Each function takes an encoding as in --pe, and returns the largest error and its bound,
+or None if nothing is measured. It raises CheckFailed, or NotApplicable with the reason.
+A failure without a cause of its own prints the usual cause in the docstring.
 
 Legend: B batch, H heads, T queries, S keys, D head dimension, C width.
 """
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -20,15 +21,13 @@ import pe_spec
 import posenc
 from attention import BiasInputs
 from evaluation.measurement import (
-    CheckFailed,
     Measurement,
     NotApplicable,
+    check,
     compare,
     require,
     within,
-    worst,
 )
-from triton_attention.bias import Bias, bias_from_encoding
 
 B, H, T, C = 2, 4, 33, 24
 FAR = 32_768  # tokens of the check for finite values, or max_context
@@ -125,11 +124,9 @@ def dense_bias(encoding, x: Tensor, heads: int = H) -> np.ndarray | None:
     return bias.detach().expand(x.size(0), heads, x.size(1), x.size(1)).double().numpy()
 
 
-def last_queries(q_features: tuple, count: int) -> tuple:
+def last_queries(features: tuple, count: int) -> tuple:
     """Return the query features of the last `count` tokens."""
-    return tuple(
-        feature[:, :, -count:] if feature.size(2) > 1 else feature for feature in q_features
-    )
+    return tuple(x[:, :, -count:] if x.size(2) > 1 else x for x in features)
 
 
 def small_chunks():
@@ -141,36 +138,34 @@ def outputs(q, k, v, bias_inputs, mask_spec=None) -> Iterator[tuple[str, Tensor]
     """Yield the name and the output of each path: the dense reference and the one of "auto"."""
     encoding = bias_inputs.encoding
     mask_spec = mask_spec or attention.make_mask_spec(encoding)
-    paths = {
-        path.name: path for path in (attention.DENSE, attention.resolve_path("auto", encoding))
-    }
-    for name, path in paths.items():
-        path = attention.select_path(path, q, k, bias_inputs, mask_spec)
-        yield name, attention.attend(q, k, v, bias_inputs, 0.4, path, mask_spec)
+    for path in dict.fromkeys((attention.DENSE, attention.resolve_path("auto", encoding))):
+        chosen = attention.select_path(path, q, k, bias_inputs, mask_spec)
+        yield path.name, attention.attend(q, k, v, bias_inputs, 0.4, chosen, mask_spec)
 
 
 # Interface
 
 
+@check("options")
 def check_options(spec: str) -> None:
-    """Check constructor and options, and that 2 to 12 heads are possible."""
+    """Check constructor and options, and that 2 to 12 heads are possible.
+
+    Usual cause: __init__(self, heads, channels, block_size, *, option: int = 8)
+    must call super().__init__(heads, channels, block_size) first. A default is an
+    integer, None, or one of the option's words in option_words
+    """
     for cls, _ in pe_spec.parse(spec):
         parameters = list(inspect.signature(cls).parameters.values())
-        options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         require(
             len(positional) == 3 or any(p.kind is p.VAR_POSITIONAL for p in parameters),
             f"{cls.__name__}.__init__ has the arguments {', '.join(positional)}",
-            "use (self, heads, channels, block_size, *, option: int = 8)",
         )
-        for option in options:
+        for option in (p for p in parameters if p.kind is p.KEYWORD_ONLY):
             words = cls.option_words.get(option.name, ())
             is_integer = option.default is None or type(option.default) is int
-            require(
-                option.default in words if words else is_integer,
-                f"the default of the option {option.name} is {option.default!r}",
-                "a default is an integer, None, or one of the option's words in option_words",
-            )
+            is_valid = option.default in words if words else is_integer
+            require(is_valid, f"the default of the option {option.name} is {option.default!r}")
             for value in words or [option.default]:
                 if value is not None:
                     pe_spec.build(f"{cls.names[0]}:{option.name}={value}", H, C, 64, layers=1)
@@ -178,64 +173,46 @@ def check_options(spec: str) -> None:
         pe_spec.build(spec, heads, width, block_size, layers=2)
 
 
+@check("shapes")
 @torch.no_grad()
 def check_shapes(spec: str) -> None:
-    """Check shapes and dtypes of what the hooks return."""
+    """Check shapes and dtypes of what the hooks return.
+
+    Usual cause: bias must index parameters of a head by [h], which has the shape
+    (H, 1, 1). features must return two tuples: a linear layer of x gives
+    (B, T, H): use .mT; pos gives (T,): use pos.float()[None, None]. rotate must
+    compute in float32 or float64 and return x.to(q.dtype); another width needs
+    changes_width = True
+    """
     encoding = make_encoding(spec)
     for hook, arguments in _hook_calls(encoding):
         result = getattr(encoding, hook)(*arguments)
         if hook == "embed":
-            shape = tuple(result.shape)
-            require(shape == (B, T, C), f"embed returns {shape} for (B, T, C)")
+            _require_shape(hook, result, [[B], [T], [C]])
         elif hook == "features":
-            _check_feature_shapes(result[0], "query", (1, T))
-            _check_feature_shapes(result[1], "key", (T,))
+            for features, lengths in zip(result, ([1, T], [T]), strict=True):  # queries, keys
+                for feature in features:  # (B|1, H|1, T), or one dimension more
+                    sizes = [[1, B], [1, H], lengths, feature.shape[3:]][: max(3, feature.dim())]
+                    _require_shape("a feature", feature, sizes)
         elif hook == "rotate":
-            _check_rotated_shapes(encoding, *arguments)
+            q, k, *others = arguments
+            for dtype in (torch.float32, torch.bfloat16):
+                for rotated in encoding.rotate(q.to(dtype), k.to(dtype), *others):
+                    width = rotated.size(-1) if encoding.changes_width else q.size(-1)
+                    _require_shape(hook, rotated, [[B], [H], [T], [width]], dtype)
         elif hook in ("bias", "logits_transform"):
-            _check_pairs(result, hook)
+            _require_shape(hook, result, [[1, B], [1, H], [1, T], [1, T]])
 
 
-def _check_rotated_shapes(encoding, q: Tensor, k: Tensor, *others) -> None:
-    for dtype in (torch.float32, torch.bfloat16):
-        for rotated in encoding.rotate(q.to(dtype), k.to(dtype), *others):
-            width = rotated.size(-1) if encoding.changes_width else q.size(-1)
-            require(
-                rotated.shape == (*q.shape[:3], width) and rotated.dtype == dtype,
-                f"rotate returns {_describe(rotated)} for {_describe(q.to(dtype))}",
-                "compute in float32 or float64 and return x.to(q.dtype); another width needs "
-                "changes_width = True",
-            )
-
-
-def _check_feature_shapes(features: tuple, kind: str, lengths: tuple[int, ...]) -> None:
-    for feature in features:
-        sizes = tuple(feature.shape)
-        valid = len(sizes) in (3, 4) and sizes[0] in (1, B) and sizes[1] in (1, H)
-        require(
-            valid and sizes[2] in lengths and feature.dtype == torch.float32,
-            f"a {kind} feature is {_describe(feature)}: (B|1, H|1, T[, N]) float32 expected, "
-            f"here B = {B}, H = {H}, T = {T}",
-            "a linear layer of x gives (B, T, H): use .mT; pos gives (T,): use "
-            "pos.float()[None, None]",
-        )
-
-
-def _check_pairs(values: Tensor, hook: str) -> None:
-    sizes = tuple(values.shape)
-    valid = len(sizes) == 4 and all(
-        size in (1, full) for size, full in zip(sizes, (B, H, T, T), strict=True)
-    )
+def _require_shape(what: str, x: Tensor, sizes: list, dtype: torch.dtype = torch.float32) -> None:
+    """Raise CheckFailed unless x has this dtype, and each dimension one of its sizes."""
+    fits = x.dim() == len(sizes) and all(n in each for n, each in zip(x.shape, sizes, strict=True))
+    expected = ", ".join("|".join(map(str, each)) for each in sizes)
     require(
-        valid and values.dtype == torch.float32,
-        f"{hook} returns {_describe(values)}: (B|1, H|1, T, S) float32 expected, "
-        f"here B = {B}, H = {H}, T = S = {T}",
-        "index parameters of a head by [h], which has the shape (H, 1, 1)",
+        fits and x.dtype == dtype,
+        f"{what} is {tuple(x.shape)} {x.dtype}: ({expected}) {dtype} expected, "
+        f"here B = {B}, H = {H}, T = S = {T}, C = {C}",
     )
-
-
-def _describe(x: Tensor) -> str:
-    return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
 
 
 def _hook_calls(
@@ -274,140 +251,159 @@ def _tensors(values) -> list[Tensor]:
     return [tensor for value in values for tensor in _tensors(value)]
 
 
+@check("inputs unchanged")
 @torch.no_grad()
 def check_inputs_unchanged(spec: str) -> None:
-    """Check that no hook modifies its arguments."""
+    """Check that no hook modifies its arguments.
+
+    Usual cause: operations such as x.add_() and x += y: use x = x + y
+    """
     encoding = make_encoding(spec)
     for hook, arguments in _hook_calls(encoding):
         tensors = _tensors(arguments)
         before = [tensor.clone() for tensor in tensors]
         getattr(encoding, hook)(*arguments)
-        for tensor, copy in zip(tensors, before, strict=True):
-            require(
-                torch.equal(tensor, copy),
-                f"{hook} modifies one of its arguments in place",
-                "replace operations such as x.add_() and x += y by x = x + y",
-            )
+        unchanged = all(map(torch.equal, tensors, before))
+        require(unchanged, f"{hook} modifies one of its arguments in place")
 
 
+@check("device")
 def check_device(spec: str) -> None:
-    """Move the encoding to another device (meta, without values) and call all hooks there."""
+    """Move the encoding to another device (meta, without values) and call all hooks there.
+
+    Usual cause: pass device=x.device (or pos.device) to torch.arange and the like,
+    use register_buffer for constants, and no .item()
+    """
     encoding = make_encoding(spec).to("meta")
     with torch.device("cpu"):
-        try:
-            for hook, arguments in _hook_calls(encoding, device="meta"):
-                getattr(encoding, hook)(*arguments)
-        except (RuntimeError, NotImplementedError) as error:
-            raise CheckFailed(
-                f"a hook fails on another device: {' '.join(str(error).split())[:160]}",
-                "pass device=x.device (or pos.device) to torch.arange and the like, use "
-                "register_buffer for constants, and no .item()",
-            ) from error
+        for hook, arguments in _hook_calls(encoding, device="meta"):
+            getattr(encoding, hook)(*arguments)
 
 
 # Formulas
 
 
-def check_form(
-    spec: str, form: str, causal: bool = True, atol: float = 1e-5, rtol: float = 1e-5
-) -> Measurement:
-    """Compare the bias of all pairs that attend with another way to compute it.
-
-    form: a method of the class that FORMS evaluates.
-    """
+def formula_case(spec: str, hook: str, causal: bool = True) -> tuple[Any, Tensor, tuple]:
+    """Return an encoding with this hook, x (B, T, C), and its features of queries and keys."""
     encoding, x = make_encoding(spec, causal=causal), torch.randn(B, T, C)
-    if encoding.bias is None or getattr(encoding, form, None) is None:
-        raise NotApplicable(f"the class has no method {form}")
-    features = encoding.features(x, torch.arange(T))
-    ours = FORMS[form](encoding, x, *features).double().expand(B, H, T, T)
-    expected = bias_of_pairs(encoding, *features, H).double().expand(B, H, T, T)
-    if causal:
+    if encoding.bias is None or getattr(encoding, hook, None) is None:
+        raise NotApplicable(f"the class has no method {hook}")
+    return encoding, x, encoding.features(x, torch.arange(T))
+
+
+def compare_pairs(
+    hook: str, encoding, features: tuple, ours: Tensor, atol: float = 1e-5, rtol: float = 1e-5
+) -> Iterator[Measurement]:
+    """Compare the bias of all pairs that attend with `bias`, computed directly."""
+    q_features, k_features = features
+    expected = bias_of_pairs(encoding, q_features, k_features, H).double().expand(B, H, T, T)
+    ours = ours.double().expand(B, H, T, T)
+    if encoding.causal:
         ours, expected = ours.tril(), expected.tril()
-    return compare(f"{form} differs from bias", ours, expected, atol, rtol)
+    yield compare(ours, expected, atol, rtol, f"difference of {hook} and bias")
 
 
-def _sum_of_factors(encoding, x: Tensor, q_features: tuple, k_features: tuple) -> Tensor:
-    """Return the sum of the products of `factors`."""
+@check("reference formula")
+def check_reference(spec: str) -> Iterator[Measurement]:
+    """Compare `reference_bias`, a formula in NumPy, with `bias`.
+
+    Usual cause: one of the two formulas is wrong
+    """
+    encoding, x, features = formula_case(spec, "reference_bias")
+    reference = np.asarray(encoding.reference_bias(x.double().numpy()))
+    return compare_pairs("reference_bias", encoding, features, torch.as_tensor(reference))
+
+
+@check("factors", causal=(True, False))
+def check_factors(spec: str, causal: bool) -> Iterator[Measurement]:
+    """Compare the sum of the products of `factors` with `bias`.
+
+    Usual cause: a sign or a missing term; or factors hold for earlier keys
+    only: set self.factors = None in set_bidirectional
+    """
+    encoding, _, features = formula_case(spec, "factors", causal)
     total = torch.zeros((), dtype=torch.float64)
-    for u, w in encoding.factors(q_features, k_features):
+    for u, w in encoding.factors(*features):
         w = torch.ones(1, 1, 1) if w is None else w
         u, w = (side[..., None] if side.dim() == 3 else side for side in (u, w))
         total = total + u.double() @ w.double().mT
-    return total
+    return compare_pairs("factors", encoding, features, total)
 
 
-def _bias_of_distances(encoding, x: Tensor, *features: tuple) -> Tensor:
-    return torch.as_tensor(dense_bias(encoding, x))
+@check("distance bias", causal=(True, False))
+def check_distance_bias(spec: str, causal: bool) -> Iterator[Measurement]:
+    """Compare the dense path of an encoding with `distance_bias` with its `bias`.
+
+    Usual cause: distance_bias and bias are two formulas: override only
+    distance_bias
+    """
+    encoding, x, features = formula_case(spec, "distance_bias", causal)
+    ours = torch.as_tensor(dense_bias(encoding, x))
+    return compare_pairs("distance_bias", encoding, features, ours, atol=0.0, rtol=1e-6)
 
 
-def _bias_of_kernels(encoding, x: Tensor, *features: tuple) -> Tensor:
-    q_features, k_features = features
-    return _evaluate_kernel_bias(bias_from_encoding(encoding, q_features, k_features, H))
+@check("triton bias")
+def check_triton_bias(spec: str) -> Iterator[Measurement]:
+    """Compare the formulas of the Triton kernels with `bias`.
 
-
-def _bias_of_reference(encoding, x: Tensor, *features: tuple) -> Tensor:
-    return torch.as_tensor(np.asarray(encoding.reference_bias(x.double().numpy())))
-
-
-FORMS: dict[str, Callable[..., Tensor]] = {
-    "reference_bias": _bias_of_reference,
-    "factors": _sum_of_factors,
-    "distance_bias": _bias_of_distances,
-    "triton_bias": _bias_of_kernels,
-}
-
-
-def _evaluate_kernel_bias(bias: Bias) -> Tensor:
-    """Return the bias of all pairs, later keys excepted, by the formulas of triton_attention."""
+    Usual cause: see triton_attention/bias.py for the formula of each kind
+    """
+    encoding, _, features = formula_case(spec, "triton_bias")
+    kind, numbers = encoding.triton_bias(*features, torch.arange(H))
     d = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
-    if bias.kind == "distance":
-        assert bias.table is not None, "triton_bias returns no table"
-        return bias.table[:, d][None]
-    assert bias.g is not None, "triton_bias returns no g"
-    if bias.kind == "piecewise-linear":
-        assert bias.table is not None, "triton_bias returns no table"
-        assert bias.pieces is not None, "triton_bias returns no pieces"
-        ratio = (bias.table[:, d] * bias.g.expand(1, -1, T)[0, :, :, None]).expand(H, T, T)
-        ends, slopes, intercepts = bias.pieces.unbind(1)  # (H, K) each
-        flat = ratio.flatten(1).contiguous()
-        piece = torch.searchsorted(ends[:, :-1].contiguous(), flat)
-        return (slopes.gather(1, piece) * flat + intercepts.gather(1, piece)).view(1, H, T, T)
-    assert bias.s_i is not None and bias.s_j is not None, "triton_bias returns no S"
-    decay = bias.g[..., None] * (bias.s_i[..., None] - bias.s_j[..., None, :])
-    return decay if bias.kind == "decay" else -decay.square().log1p()
+    if kind == "distance":
+        ours = numbers["table"][:, d][None]
+    elif kind == "piecewise-linear":
+        g = numbers["g"].expand(1, -1, T)[0, :, :, None]
+        ratio = (numbers["table"][:, d] * g).expand(H, T, T).flatten(1).contiguous()
+        ends, slopes, intercepts = numbers["pieces"].unbind(1)  # (H, K) each
+        piece = torch.searchsorted(ends[:, :-1].contiguous(), ratio)
+        ours = slopes.gather(1, piece) * ratio + intercepts.gather(1, piece)
+        ours = ours.view(1, H, T, T)
+    else:
+        difference = numbers["s_i"][..., None] - numbers["s_j"][..., None, :]
+        ours = numbers["g"][..., None] * difference
+        ours = ours if kind == "decay" else -ours.square().log1p()
+    return compare_pairs("triton_bias", encoding, features, ours, atol=1e-4, rtol=1e-4)
 
 
-def check_continued_features(spec: str) -> Measurement | None:
-    """Compare features of a text in one piece and in two, the second with `previous`."""
+@check("continued features")
+def check_continued_features(spec: str) -> Iterator[Measurement]:
+    """Compare features of a text in one piece and in two, the second with `previous`.
+
+    Usual cause: features ignore `previous`: add previous[0] to cumulative sums;
+    and use pos, not torch.arange(T)
+    """
     encoding, x, pos = make_encoding(spec), torch.randn(B, T, C), torch.arange(T)
-    whole = encoding.features(x, pos)
+    whole = sum(encoding.features(x, pos), ())
     head = encoding.features(x[:, :20], pos[:20])
     previous = tuple(feature[:, :, -1:] for feature in head[1])
     tail = encoding.features(x[:, 20:], pos[20:], previous)
-    parts = zip(whole[0] + whole[1], head[0] + head[1], tail[0] + tail[1], strict=True)
-    errors = []
-    for feature, first, second in parts:
+    if all(feature.size(2) < T for feature in whole):
+        raise NotApplicable("no features per token")
+    for feature, first, second in zip(whole, sum(head, ()), sum(tail, ()), strict=True):
         if feature.size(2) == T:
-            what = "features of tokens 20 to 32 differ if they continue tokens 0 to 19"
             continued = torch.cat([first, second], 2)
-            errors.append(compare(what, continued, feature, atol=1e-5, rtol=1e-5))
+            yield compare(continued, feature, 1e-5, 1e-5, "error of features of tokens 20 to 32")
         else:  # the same for all tokens
             same = torch.equal(first, feature) and torch.equal(second, feature)
             require(same, "a feature with T = 1 differs between parts of a text")
-    if not errors:
-        raise NotApplicable("no features per token")
-    return worst(errors)
 
 
 # Numbers
 
 
-def check_gradients(spec: str, causal: bool = True) -> Measurement | None:
+@check("gradients", causal=(True, False))
+def check_gradients(spec: str, causal: bool) -> Iterator[Measurement]:
     """Compare gradients with finite differences in float64, along one random direction each.
 
-    Of the input, queries, keys, and all parameters, through the dense path. The error is relative
-    to the norm of the gradient, and the smallest of several step sizes: encodings that round to
-    float32 need large steps, those with kinks small ones.
+    Of the input, queries, keys, and all parameters, through the dense path. The
+    error is relative to the norm of the gradient, and the smallest of several step
+    sizes: encodings that round to float32 need large steps, those with kinks small
+    ones.
+
+    Usual cause: detach(), .data or no_grad in a formula, or a wrong
+    autograd.Function
     """
     encoding = make_encoding(spec, heads=2, width=12, causal=causal).double().eval()
     pos, weights = torch.arange(9), torch.randn(1, 2, 9, 6, dtype=torch.float64)
@@ -421,13 +417,10 @@ def check_gradients(spec: str, causal: bool = True) -> Measurement | None:
     for tensor in named.values():
         tensor.requires_grad_()
     gradients = torch.autograd.grad(loss(), list(named.values()), allow_unused=True)
-    errors = []
     for (name, tensor), gradient in zip(named.items(), gradients, strict=True):
         gradient = torch.zeros_like(tensor) if gradient is None else gradient
         error = min(difference_error(loss, [tensor], [gradient], step) for step in STEP_SIZES)
-        what = f"the gradient of {name} differs from finite differences"
-        errors.append(within(Measurement(error, 1e-3), what))
-    return worst(errors)
+        yield within(error, 1e-3, f"error of the gradient of {name} against finite differences")
 
 
 @torch.no_grad()
@@ -451,8 +444,14 @@ def difference_error(
     return abs(derivative - difference) / max(norm, abs(difference), 1e-3)
 
 
+@check("finite values")
 def check_finite(spec: str) -> None:
-    """Check that hooks, attention and gradients are finite, hooks also for far tokens."""
+    """Check that hooks, attention and gradients are finite, hooks also for far tokens.
+
+    Usual cause: log(0), 0 / 0 and sqrt'(0) occur at distance 0: use log1p or clamp;
+    powers and exp overflow far away; parameters, which are random here, need bounds
+    in clamp_parameters_
+    """
     encoding = make_encoding(spec)
     far = min(encoding.max_context or FAR, FAR)
     with torch.no_grad():
@@ -460,8 +459,7 @@ def check_finite(spec: str) -> None:
             for hook, arguments in _hook_calls(encoding, tokens, queries):
                 for values in _tensors(getattr(encoding, hook)(*arguments)):
                     _require_finite(values, f"{hook} at {tokens:,} tokens")
-    q, k, v = torch.randn(3, B, H, T, C // H)
-    output = dense_output(encoding, torch.randn(B, T, C), q, k, v)
+    output = dense_output(encoding, torch.randn(B, T, C), *torch.randn(3, B, H, T, C // H))
     _require_finite(output, "the output of attention")
     if output.requires_grad:
         output.sin().sum().backward()
@@ -470,46 +468,44 @@ def check_finite(spec: str) -> None:
             _require_finite(parameter.grad, f"the gradient of {name}")
 
 
-def _require_finite(values: Tensor, what: str, cause: str = "") -> None:
+def _require_finite(values: Tensor, what: str) -> None:
     count = (~values.isfinite()).sum().item()
-    require(
-        count == 0,
-        f"{what} has NaN or Inf in {count:,} of {values.numel():,} values",
-        cause
-        or "log(0), 0 / 0 and sqrt'(0) occur at distance 0: use log1p or clamp; powers and exp "
-        "overflow far away; parameters, which are random here, need bounds in clamp_parameters_",
-    )
+    require(count == 0, f"{what} has NaN or Inf in {count:,} of {values.numel():,} values")
 
 
-def check_rotation_in_bfloat16(spec: str) -> Measurement:
-    """Compare rotated queries and keys in bfloat16 with float32 at far positions, by norms."""
+@check("bfloat16, far tokens")
+@torch.no_grad()
+def check_rotation_in_bfloat16(spec: str) -> Iterator[Measurement]:
+    """Compare rotated queries and keys in bfloat16 with float32 at far positions, by norms.
+
+    Usual cause: compute angles and their sines in float32 or float64, and cast the
+    result
+    """
     encoding = make_encoding(spec)
     last = min(encoding.max_context or FAR, FAR)
     pos, (q, k) = torch.arange(last - T, last), torch.randn(2, 1, H, T, C // H).bfloat16()
-    with torch.no_grad():
-        features = encoding.features(torch.randn(1, T, C), pos)
-        exact = encoding.rotate(q.float(), k.float(), pos, *features)
-        errors = [
-            ((ours.float() - theirs).norm() / theirs.norm()).item()
-            for ours, theirs in zip(encoding.rotate(q, k, pos, *features), exact, strict=True)
-        ]
-    what = f"the relative error of rotate in bfloat16 at {last:,} tokens"
-    return within(Measurement(max(errors), 0.01), what)
+    features = encoding.features(torch.randn(1, T, C), pos)
+    exact = encoding.rotate(q.float(), k.float(), pos, *features)
+    for ours, theirs in zip(encoding.rotate(q, k, pos, *features), exact, strict=True):
+        error = ((ours.float() - theirs).norm() / theirs.norm()).item()
+        yield within(error, 0.01, f"relative error at {last:,} tokens")
 
 
+@check("clamping")
 def check_clamping(spec: str) -> None:
-    """Check that `clamp_parameters_` works in place, and that outputs are finite after it."""
+    """Check that `clamp_parameters_` works in place, and that outputs are finite after it.
+
+    Usual cause: clamp in place under @torch.no_grad(), as in self.r.clamp_(min=0),
+    all parameters for which the formula is undefined
+    """
     encoding = pe_spec.build(spec, H, C, 64, layers=1)[0]
     parameters = dict(encoding.named_parameters())
     if not parameters:
         raise NotApplicable("no parameters")
     encoding.clamp_parameters_()
     for name, parameter in encoding.named_parameters():
-        require(
-            parameter is parameters[name] and parameter.is_leaf and parameter.requires_grad,
-            f"clamp_parameters_ replaces {name}, so that the optimizer keeps the old one",
-            "clamp in place under @torch.no_grad(): self.r.clamp_(min=0)",
-        )
+        kept = parameter is parameters[name] and parameter.is_leaf and parameter.requires_grad
+        require(kept, f"clamp_parameters_ replaces {name}: the optimizer keeps the old one")
     x, qkv = torch.randn(B, T, C), torch.randn(3, B, H, T, C // H)
     for value in (-1.0, 3.0):
         with torch.no_grad():
@@ -517,15 +513,19 @@ def check_clamping(spec: str) -> None:
                 parameter.fill_(value)
             encoding.clamp_parameters_()
             output = dense_output(encoding, x, *qkv)
-        cause = "bound parameters for which the formula is undefined in clamp_parameters_"
-        _require_finite(output, f"the output, after parameters of {value:g} are clamped,", cause)
+        _require_finite(output, f"the output, after parameters of {value:g} are clamped,")
 
 
 # Attention paths
 
 
-def check_paths(spec: str, queries: int, gradients: bool) -> Measurement | None:
-    """Compare all paths, in chunks, with the dense path; the last `queries` of 65 tokens."""
+@check("attention paths", queries=(1, 7, 65), gradients=(True, False))
+def check_paths(spec: str, queries: int, gradients: bool) -> Iterator[Measurement]:
+    """Compare all paths, in chunks, with the dense path; the last `queries` of 65 tokens.
+
+    Usual cause: the bias of a pair depends on the number of tokens: use pos and d,
+    not T and S; or factors differ from bias
+    """
     encoding = make_encoding(spec, 2, 12, 128, std=None)
     x, (q, k, v) = torch.randn(2, 65, 12), torch.randn(3, 2, 2, 65, 6)
     q_features, k_features = encoding.features(x, torch.arange(65))
@@ -537,12 +537,9 @@ def check_paths(spec: str, queries: int, gradients: bool) -> Measurement | None:
         bias = dense_bias(encoding, x, 2)
         assert bias is not None, "an encoding with factors has no bias"
         bound *= max(1.0, abs(bias).max() / 64)
-    errors = []
     with torch.set_grad_enabled(gradients), small_chunks():
         for path, y in outputs(q, k, v, bias_inputs):
-            what = f"the {path} path in chunks differs from the dense path"
-            errors.append(compare(what, y, expected, atol=bound, rtol=1e-7))
-    return worst(errors)
+            yield compare(y, expected, bound, 1e-7, f"error of the {path} path in chunks")
 
 
 def bidirectional_case(spec: str):
@@ -553,8 +550,15 @@ def bidirectional_case(spec: str):
     return encoding, torch.randn(2, 50, 32), torch.randn(3, 2, 2, 50, 16)
 
 
-def check_bidirectional(spec: str, queries: int, gradients: bool) -> Measurement | None:
-    """Compare all paths, in chunks, with one matrix of all pairs; also the gradients of k and v."""
+@check("encoder: formula", queries=(7, 50), gradients=(True, False))
+def check_bidirectional(spec: str, queries: int, gradients: bool) -> Iterator[Measurement]:
+    """Compare all paths, in chunks, with one matrix of all pairs; also the gradients of k and v.
+
+    Usual cause: factors hold for earlier keys only: set self.factors = None in
+    set_bidirectional. The logarithm or root of a negative distance: use |i - j| or
+    |S_i - S_j| where self.causal is False. If there is no formula for later keys:
+    supports_bidirectional = False
+    """
     encoding, x, (q, k, v) = bidirectional_case(spec)
     k, v = k.requires_grad_(gradients), v.requires_grad_(gradients)
     q_features, k_features = encoding.features(x, torch.arange(50))
@@ -564,61 +568,53 @@ def check_bidirectional(spec: str, queries: int, gradients: bool) -> Measurement
     expected = all_pairs(q, k, v, everything, 0.4, 50)[:, :, -queries:]
     q, q_features = q[:, :, -queries:], last_queries(q_features, queries)
     bias_inputs = BiasInputs(encoding, q_features, k_features)
-    errors = []
     with torch.set_grad_enabled(gradients), small_chunks():
         for path, ours in outputs(q, k, v, bias_inputs):
-            what = f"the {path} path differs from the formula of all pairs"
-            errors.append(compare(what, ours, expected, atol=1e-5, rtol=1e-7))
+            yield compare(ours, expected, 1e-5, 1e-7, f"error of the {path} path")
             if gradients:
                 grads = torch.autograd.grad(ours.sin().sum(), (k, v))
                 references = torch.autograd.grad(expected.sin().sum(), (k, v), retain_graph=True)
-                for grad, reference in zip(grads, references, strict=True):
-                    what = f"gradients of the {path} path differ from the formula of all pairs"
-                    errors.append(compare(what, grad, reference, atol=1e-5, rtol=1e-7))
-    return worst(errors)
+                for pair in zip(grads, references, strict=True):
+                    yield compare(*pair, 1e-5, 1e-7, f"error of gradients of the {path} path")
 
 
 def _check_later_keys(bias: Tensor) -> None:
     """Check that a bias that decays with the distance of earlier keys does so for later keys."""
-    cause = "the logarithm or root of a negative distance: use |i - j| where self.causal is False"
-    _require_finite(bias, "the bias of an encoder", cause)
+    _require_finite(bias, "the bias of an encoder")
     bias = bias.expand(-1, -1, 50, 50)
     excess = bias - bias.diagonal(dim1=2, dim2=3)[..., None]
     steps = bias.diff(dim=-1).tril(-1)  # towards the query, among earlier keys
     decays = (steps.amin((0, 2, 3)) >= 0) & (steps.amax((0, 2, 3)) > 0)  # (H,)
     later = excess.triu(1).amax((0, 2, 3))
-    wrong = decays & (later > 1e-6)
     require(
-        not wrong.any().item(),
-        "the bias decays towards earlier keys, but grows towards later keys, "
-        f"by up to {later.max().item():.2g}",
-        "use the absolute distance, |i - j| or |S_i - S_j|, where self.causal is False; factors "
-        "then no longer hold: self.factors = None in set_bidirectional",
+        not (decays & (later > 1e-6)).any().item(),
+        f"the bias decays towards earlier keys, but grows towards later keys by {later.max():.2g}",
     )
 
 
-def check_padding(spec: str, gradients: bool) -> Measurement | None:
-    """Check that texts of 23 and 50 tokens give what each gives alone; padding has no gradient."""
+@check("encoder: padding", gradients=(True, False))
+def check_padding(spec: str, gradients: bool) -> Iterator[Measurement]:
+    """Check that texts of 23 and 50 tokens give what each gives alone; padding has no gradient.
+
+    Usual cause: a feature or a row depends on masked tokens: use `mask`, and sums
+    from the left
+    """
     encoding, x, qkv = bidirectional_case(spec)
     qkv.requires_grad_(gradients)
     lengths = (23, 50)
-    errors = []
     with torch.set_grad_enabled(gradients), small_chunks():
         bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(50)))
         mask_spec = attention.make_mask_spec(encoding, lengths=torch.tensor(lengths))
-        for _, padded in outputs(qkv[0], qkv[1], qkv[2], bias_inputs, mask_spec):
+        for path, padded in outputs(qkv[0], qkv[1], qkv[2], bias_inputs, mask_spec):
             _require_finite(padded, "the output of a padded batch")
             for row, length in enumerate(lengths):
                 features = encoding.features(x[row : row + 1, :length], torch.arange(length))
                 q, k, v = qkv[:, row : row + 1, :, :length]
                 alone = attention.dense(q, k, v, BiasInputs(encoding, *features), 0.4)
-                what = "the output of a padded text differs from the text alone"
-                errors.append(
-                    compare(what, padded[row : row + 1, :, :length], alone, 1e-5, rtol=1e-7)
-                )
+                ours = padded[row : row + 1, :, :length]
+                yield compare(ours, alone, 1e-5, 1e-7, f"error of a padded text, {path} path")
             if gradients:
                 (grad,) = torch.autograd.grad(padded[0, :, :23].sin().sum(), qkv)
                 masked = not grad[:, 0, :, 23:].any() and not grad[:, 1].any()
-                require(masked, "padding receives gradients", "use the argument `mask`")
+                require(masked, "padding receives gradients")
                 require(grad[:, 0, :, :23].abs().sum().item() > 0, "no token has a gradient")
-    return worst(errors)

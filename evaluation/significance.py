@@ -3,29 +3,26 @@
     compared = compare_seeds({1: 5.0, 2: 5.2}, {1: 5.3, 2: 5.4})  # {seed: perplexity}
     compared.difference, compared.t, compared.p, compared.mark
 
-The paper trains five seeds and marks an encoding x with a dagger where Sandwich is significantly
-better than x, and with an asterisk where it is significantly worse: "paired two-sided t-test" at a
-level of 0.05. It does not print what is paired. Here the test is over training seeds, which are
-evaluated on the same text, so it covers the choice of the seed, not that of the text. With two
-seeds only a t above 12.7 is significant.
+The paper trains five seeds and marks an encoding x with a dagger where Sandwich is
+significantly better than x, and with an asterisk where it is significantly worse:
+"paired two-sided t-test" at a level of 0.05. It does not print what is paired. Here
+the test is over training seeds, which are evaluated on the same text, so it covers
+the choice of the seed, not that of the text.
 """
 
 import statistics
 import warnings
-from dataclasses import dataclass
+from typing import NamedTuple
 
 LEVEL = 0.05
 BETTER, WORSE = "†", "∗"  # the reference is better, or worse, than the marked encoding
 
 
-@dataclass(frozen=True)
-class SeedComparison:
+class SeedComparison(NamedTuple):
     """The paired test of another encoding's values against those of a reference."""
 
-    difference: float
-    """mean of the other's values minus that of the reference"""
-    t: float
-    """of the differences, other minus reference; NaN: all are 0, or a value is not finite"""
+    difference: float  # mean of the other's values minus that of the reference
+    t: float  # of the differences; NaN: all are 0, or a value is not finite
     p: float
 
     @property
