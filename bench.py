@@ -53,8 +53,8 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, devices, loading
+from runtime.devices import provenance
 from runtime.files import write_json
-from runtime.provenance import provenance
 
 import torch
 

@@ -21,14 +21,13 @@ from pathlib import Path
 
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
-from runtime.provenance import provenance
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from errors import InputError
-from evaluation import runner
+from evaluation import record_schema, runner
 from evaluation.runner import (
     RUNS_ARGUMENT,
     EvaluationConfig,
@@ -146,7 +145,8 @@ def evaluate(loaded: LoadedRun, examples: list[dict], config: Config) -> None:
         scores = [found[number] for number in numbers]
         if loaded.processes.rank == 0:
             record = header | accuracies(scores, chosen) | {"log_likelihoods": scores}
-            runner.write_record(run, path, {**record, "provenance": provenance(loaded.device)})
+            record["provenance"] = devices.provenance(loaded.device)
+            runner.write_record(run, path, record, record_schema.ACCURACY)
     result = accuracies(scores, chosen)
     for metric in ("acc", "acc_norm"):
         value, error = result[metric], result[f"{metric}_se"] or 0

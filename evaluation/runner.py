@@ -31,7 +31,6 @@ from runtime import devices, distributed
 from runtime.checkpoints import load_checkpoint, trained_steps, training_settings
 from runtime.files import locked, run_folder_of, write_json
 from runtime.loading import load_model
-from runtime.provenance import provenance
 from runtime.schema import find_mismatch
 
 import numpy as np
@@ -300,6 +299,7 @@ def update_record(
     another evaluation has added. Raises InputError if results are NaN or Inf.
     """
     header = make_header(run, identity)
+    schema = record_schema.BY_LENGTH.get(identity.get("metric", "Perplexity"), record_schema.OTHER)
     processes = processes or distributed.Processes()
     known = {}
 
@@ -318,20 +318,21 @@ def update_record(
         if processes.rank:
             continue
         known[str(length)] = result
-        origin = {**provenance(device), **facts}
+        origin = {**devices.provenance(device), **facts}
         with locked(path):
             read_known()
             results = dict(sorted(known.items(), key=lambda item: int(item[0])))
-            write_record(run, path, {**header, "lengths": results, "provenance": origin})
+            record = {**header, "lengths": results, "provenance": origin}
+            write_record(run, path, record, schema)
     print(f"record: {path}")
     known = processes.gather(known)[0]
     return {**header, "lengths": {str(length): known[str(length)] for length in lengths}}
 
 
-def write_record(run: str | Path, path: Path, record: dict) -> None:
+def write_record(run: str | Path, path: Path, record: dict, schema) -> None:
     """Write a record. Raises InputError if its results contain NaN or Inf."""
     read = json.loads(json.dumps(record))  # NumPy's floats become Python's
-    if problem := find_mismatch(read, record_schema.schema_of(read)):
+    if problem := find_mismatch(read, schema):
         raise InputError(
             f"{run}: the results are NaN, Inf or out of range ({problem}): "
             "evaluate with --dtype float32, or train again with a lower --lr"

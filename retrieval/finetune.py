@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, devices, run_folder
+from runtime.devices import provenance
 from runtime.files import hash_file, read_json, set_default_permissions, write_json, writing
-from runtime.provenance import provenance
 
 import torch
 

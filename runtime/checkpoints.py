@@ -136,7 +136,7 @@ def load_checkpoint(
     path = checkpoint_path(run)
     checkpoint, sha256 = _read(path)
     _check_content(path, checkpoint)
-    if check_plugins:
+    if check_plugins and checkpoint["config"].get("plugin"):
         plugins.check_loaded(checkpoint["config"], path.parent)
     is_decoder = checkpoint["gpt"]["causal"]
     if causal is True and not is_decoder:

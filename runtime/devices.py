@@ -1,4 +1,4 @@
-"""Devices: selection of device and dtype, mixed precision, random states, speed and memory.
+"""Devices: selection of device and dtype, mixed precision, random states, speed, provenance.
 
 device, dtype = select_device("auto", "auto")  # prints the choice and the reason
 with autocast(device, dtype): ...
@@ -6,11 +6,15 @@ with autocast(device, dtype): ...
 
 import contextlib
 import ctypes
+import datetime
 import itertools
 import os
 import platform
 import re
 import resource
+import shlex
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -140,6 +144,40 @@ def describe(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"cpu ({torch.get_num_threads()} threads)"
+
+
+def provenance(device: torch.device) -> dict:
+    """Return the command, commit, versions, hardware and time, for a record or a log."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    program = [Path(sys.argv[0]).name]
+    if spec:  # not started as a file
+        program = ["python", "-m", spec.name.removesuffix(".__main__")]
+    return {
+        "command": shlex.join([*program, *sys.argv[1:]]),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "device": describe(device),
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _commit() -> str | None:
+    """Return the commit of this code, "-dirty" if files changed; None outside a git checkout."""
+    folder = Path(__file__).parent.parent
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"],
+            cwd=folder,
+            text=True,
+            capture_output=True,
+            check=True,
+            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)},
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
 
 
 def cpu_name() -> str:

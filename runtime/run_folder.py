@@ -40,8 +40,8 @@ from runtime.checkpoints import (
     named_step,
     write_checkpoint,
 )
+from runtime.devices import provenance
 from runtime.files import PARTIAL, atomic, read_json_lines, remove_partial_files, writing
-from runtime.provenance import provenance
 from runtime.schema import (
     MAY_BE_OVERRIDDEN,
     MAY_CHANGE_ON_RESUME,

@@ -38,7 +38,7 @@ def update(path, lengths, measure=entry, identity=IDENTITY):
 @pytest.fixture(autouse=True)
 def fixed_provenance(monkeypatch):
     """Without the call of git, which would take most of the time."""
-    monkeypatch.setattr(runner, "provenance", lambda device: {})
+    monkeypatch.setattr(runner.devices, "provenance", lambda device: {})
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from runtime.provenance import provenance
+from runtime.devices import provenance
 
 import torch
 

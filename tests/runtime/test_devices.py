@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+import types
 
 from runtime import devices
 
@@ -198,3 +199,19 @@ def test_only_gpus_compile_by_default():
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert devices.uses_compile(None, gpu) and not devices.uses_compile(None, cpu)
     assert devices.uses_compile(True, cpu) and not devices.uses_compile(False, gpu)
+
+
+@pytest.mark.parametrize(
+    "module, command",
+    [
+        (None, "train_gpt.py --pe rope"),
+        ("retrieval.finetune", "python -m retrieval.finetune --pe rope"),
+    ],
+)
+def test_command_can_be_repeated(monkeypatch, module, command):
+    """module: the name that was passed to python -m, None for a program started as a file."""
+    main = types.ModuleType("__main__")
+    main.__spec__ = types.SimpleNamespace(name=module) if module else None
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(sys, "argv", ["/somewhere/train_gpt.py", "--pe", "rope"])
+    assert devices.provenance(torch.device("cpu"))["command"] == command
