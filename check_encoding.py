@@ -4,16 +4,17 @@
     python check_encoding.py my_encoding.py --pe rope+mine    # a combination, or with options
     python check_encoding.py --pe cable                       # an encoding of this repository
 
-Prints a table of checks, each with the measured number and its bound, and the usual cause of each
-failure. Then the speed of training and decoding next to `rope` and `nope`. Takes less than a minute
-on one CPU core. Exit status: 0 if no check failed, 1 if one failed, 2 for invalid input.
+Prints a table of checks, each with the measured error and its bound, and the usual
+cause of the first failure. Then the speed of training and decoding next to `rope` and
+`nope`. Takes less than a minute on one CPU core. Exit status: 0 if no check failed, 1
+if one failed, 2 for invalid input.
 
-A class may define the method `reference_bias(self, x)`: the formula of the bias in NumPy, for x
-(B, T, C) float64, as an array that broadcasts to (B, H, T, T); later keys do not count. The bias is
-then compared with it.
+A class may define the method `reference_bias(self, x)`: the formula of the bias in
+NumPy, for x (B, T, C) float64, as an array that broadcasts to (B, H, T, T); later keys
+do not count. The bias is then compared with it.
 """
 
-import dataclasses
+import collections
 import re
 import sys
 import time
@@ -38,14 +39,6 @@ MICRO_BATCH = 4
 TRAINING_CONTEXTS = (256, 1024)  # in tokens
 DECODING_CONTEXT = 512
 REPEATS = 7  # counted rounds
-# These checks also fail if this one does.
-CONTINUED = "continued features"
-AFTER_CONTINUED = {
-    "KV cache",
-    "KV cache of a window",
-    "fixed-shape decoding",
-    "float64",
-}
 
 
 @dataclass
@@ -77,7 +70,7 @@ def main(argv=None):
 
 def specs_to_check(config: Config) -> list[str]:
     """Return the encodings to check. Raises InputError for invalid files and encodings."""
-    names = []
+    names, problems = [], []
     for path in config.files:
         try:
             names += plugins.load_plugin(path).names
@@ -89,7 +82,6 @@ def specs_to_check(config: Config) -> list[str]:
         classes = {posenc.ENCODINGS[name]: name for name in reversed(names)}
         return list(reversed(classes.values()))  # the first name of each class
     specs = re.split(r",(?!\w+=)", config.pe)  # a comma before `option=` is part of an encoding
-    problems = []
     for spec in specs:
         try:
             pe_spec.parse(spec)
@@ -103,82 +95,66 @@ def specs_to_check(config: Config) -> list[str]:
 def check_encoding(spec: str) -> int:
     """Run and print all checks of an encoding; return the number of failed ones."""
     sources = [str(plugin.path) for plugin in plugins.plugins_of(pe_spec.parse(spec))]
-    print(f"\n{spec}: {summary_of_formula(spec)}\n")
+    docs = [(cls.__doc__ or "no docstring").strip() for cls, _ in pe_spec.parse(spec)]
+    print(f"\n{spec}: {' | '.join(doc.splitlines()[0] for doc in docs)}\n")
     print(f"{'check':24} {'result':16} {'measured':>10} {'bound':>10}")
-    start, results = time.perf_counter(), []
+    start, counts = time.perf_counter(), collections.Counter()
     for name in CHECKS:
         result = run_check(name, spec, sources)
-        follows = any(x.name == CONTINUED and x.status == "failed" for x in results)
-        if follows and name in AFTER_CONTINUED and result.status == "failed":
-            result = dataclasses.replace(result, cause=f"that of '{CONTINUED}' above")
-        results.append(result)
-        print(format_result(result), flush=True)
+        print(format_result(result, with_cause=not counts["failed"]), flush=True)
+        counts[result.status] += 1
         if name in ("options", "shapes") and result.status == "failed":
             print("The other checks need an encoding that can be built, with the right shapes.")
             break
-    counts = {
-        status: sum(result.status == status for result in results)
-        for status in ("ok", "failed", "not applicable")
-    }
-    described = ", ".join(f"{count} {status}" for status, count in counts.items())
-    print(f"\n{len(results)} checks of {spec}: {described} ({time.perf_counter() - start:.0f} s)")
+    statuses = ("ok", "failed", "not applicable")
+    described = ", ".join(f"{counts[status]} {status}" for status in statuses)
+    seconds = time.perf_counter() - start
+    print(f"\n{counts.total()} checks of {spec}: {described} ({seconds:.0f} s)")
     if counts["failed"] > 1:
         print("Fix the first failure first: the others may follow from it.")
     return counts["failed"]
 
 
-def summary_of_formula(spec: str) -> str:
-    """Return the first line of the docstrings of an encoding's classes."""
-    docs = [(cls.__doc__ or "no docstring").strip() for cls, _ in pe_spec.parse(spec)]
-    return " | ".join(doc.splitlines()[0] for doc in docs)
-
-
-def format_result(result: Result) -> str:
+def format_result(result: Result, with_cause: bool) -> str:
     """Return the row of a check, followed by the lines that explain a failure."""
     if result.status == "not applicable":
         return f"{result.name:24} not applicable: {result.message}"
-    status, value, bound = result.status, "", ""
-    if measured := result.measurement:
-        value = f"{measured.value:.2g}"
-        bound = f"<= {measured.bound:g}"
-    if status == "failed":
-        status = "FAILED"
-    row = f"{result.name:24} {status:16} {value:>10} {bound:>10}".rstrip()
+    value = bound = ""
+    if result.measurement:
+        value, bound = f"{result.measurement.value:.2g}", f"<= {result.measurement.bound:g}"
+    status = result.status.replace("failed", "FAILED")
+    lines = [f"{result.name:24} {status:16} {value:>10} {bound:>10}".rstrip()]
     if result.status == "failed":
-        row += f"\n    {result.message}"
-        if result.cause:
-            row += f"\n    usual cause: {result.cause}"
-    return row
+        lines += [(CHECKS[result.name].function.__doc__ or "").splitlines()[0], result.message]
+        if result.cause and with_cause:
+            lines.append(f"usual cause: {result.cause}")
+    return "\n    ".join(lines)
 
 
 def print_speed(spec: str) -> None:
     """Print the speed of an encoding next to the baselines."""
+    shape = SHAPE | {"n_layer": max(SHAPE["n_layer"], len(pe_spec.layer_specs(spec)))}
     rows = [["", "tokens/s", *(f"vs {name}" for name in BASELINES)]]
     try:
         for context in TRAINING_CONTEXTS:
-            rows.append(speed_row(f"training, {context:,} tokens", train_cases, spec, context))
+            label = f"training, {context:,} tokens"
+            rows.append(speed_row(label, train_cases, spec, context, shape))
         label = f"decoding at {DECODING_CONTEXT:,} tokens"
-        rows.append(speed_row(label, generation_cases, spec, DECODING_CONTEXT))
+        rows.append(speed_row(label, generation_cases, spec, DECODING_CONTEXT, shape))
     except Exception as error:  # of an encoding that failed checks
         print(f"The speed cannot be measured: {type(error).__name__}: {error}")
         return
     print(f"\n{Table(rows).markdown()}")
     print(
         f"Medians of {REPEATS} interleaved rounds, ratios above 1 are faster; "
-        f"{layers_of(spec)} layers of width {SHAPE['n_embd']}, {SHAPE['n_head']} heads, "
+        f"{shape['n_layer']} layers of width {shape['n_embd']}, {shape['n_head']} heads, "
         f"training with {MICRO_BATCH} sequences, float32, {devices.describe(torch.device('cpu'))}."
     )
 
 
-def layers_of(spec: str) -> int:
-    """Return the number of layers of the model whose speed is measured."""
-    return max(SHAPE["n_layer"], len(pe_spec.layer_specs(spec)))
-
-
-def speed_row(label: str, make_cases, spec: str, context: int) -> list[str]:
+def speed_row(label: str, make_cases, spec: str, context: int, shape: dict) -> list[str]:
     """Time an encoding and the baselines, interleaved; return the row of the table."""
     device = torch.device("cpu")
-    shape = SHAPE | {"n_layer": layers_of(spec)}
     setting = Setting("custom", MICRO_BATCH, context, device, torch.float32, False, shape=shape)
     cases: dict[str, BenchmarkCase] = {}
     for pe in (spec, *BASELINES):
