@@ -277,12 +277,12 @@ class Trainer:
         if config.logger != "none":
             from training import loggers
 
-            logger = loggers.make_logger(config.logger, config.wandb_project)
+            logger = loggers.LOGGERS[config.logger](config.wandb_project)
         values, keep = settings.recorded(config), config.keep_checkpoints
         is_writer = self.rank == 0
         files = shards.tokenizer_files
         run = Run(config.out_dir, values, data, keep, logger, is_writer, files)
-        checkpoint = run.find_checkpoint(config.resume, settings.overridden(config))
+        checkpoint = run.find_checkpoint(config.resume, config.overridden)
         self.processes.check_equal(
             (run.step, shards.sha256, config.plugin),
             f"the checkpoint in {config.out_dir}, the shards in {config.data} or the files of "

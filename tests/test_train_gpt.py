@@ -301,11 +301,9 @@ def test_another_encoding_keeps_what_both_have(
         ("rope", "cable", None),  # RoPE is dropped
     ],
 )
-def test_added_cable_starts_at_zero(source, pe, difference, trained, train, capsys):
+def test_added_cable_starts_at_zero(source, pe, difference, trained, train):
     """And learns: the gradients of its steps are not zero."""
     run = train("run", "--pe", pe, "--init_from", trained(source), "--steps", 0)
-    note = "note: not at zero at the start, so the logits differ:" in capsys.readouterr().out
-    assert note == (pe in ("rope+alibi", "rope+k-cable"))
     old, new = (loading.load_model(x, torch.device("cpu"))[0] for x in (trained(source), run))
     tokens = torch.randint(257, (2, 16), generator=torch.manual_seed(0))
     distance = (old(tokens) - new(tokens)).abs().max()
@@ -421,26 +419,11 @@ def test_sampled_texts_are_logged_and_change_nothing(pe, trained, train, capsys)
     assert capsys.readouterr().out.endswith("\n" + samples[-1]["text"] + "\n")
 
 
-def test_encoder_samples_no_text(lines):
-    (line,) = lines("--sample_every", 2, "--objective", "mlm")
-    assert line.startswith("error: sample_every is for decoders: ")
-
-
-@pytest.mark.parametrize(
-    "module, flags, problem",
-    [
-        ("wandb", ["--logger", "wandb"], "Weights & Biases needs wandb (import of wandb halted"),
-        (
-            "torch.utils.tensorboard",
-            ["--logger", "tensorboard"],
-            "--logger tensorboard needs tensorboard (import of torch.utils.tensorboard halted",
-        ),
-    ],
-)
-def test_missing_logger_is_refused(module, flags, problem, lines, monkeypatch):
-    monkeypatch.setitem(sys.modules, module, None)
-    (line,) = lines(*flags)
-    assert line.startswith(f"error: {problem}") and "): pip install " in line
+@pytest.mark.parametrize("name", ["wandb", "tensorboard"])
+def test_missing_logger_is_refused(name, lines, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    assert lines("--logger", name) == [f"error: missing package {name}: pip install {name}"]
 
 
 def test_list_prints_all_encodings(capsys, tmp_path, unregistered):
@@ -777,8 +760,10 @@ def lines(refused, data_dir, tmp_path):
 
 def test_all_invalid_settings_are_reported_at_once(lines):
     """Values that no program can use come before those of the wrong meaning."""
-    assert len(lines("--steps", 0, "--beta1", 1, "--beta2", 1.5, "--pe", "x", "--size", "y")) == 5
-    assert len(lines("--steps", "x", "--lr", -1, "--grad_clip", -1, "--weight_decay", -1)) == 4
+    mlm = ["--objective", "mlm", "--sample_every", 2]
+    assert len(lines("--steps", 0, *mlm, "--pe", "x", "--size", "y")) == 4
+    rates = ["--lr", -1, "--grad_clip", -1, "--weight_decay", -1, "--beta2", 1, "--mask_rate", 1]
+    assert len(lines("--steps", "x", *rates)) == 6
 
 
 @pytest.mark.parametrize(

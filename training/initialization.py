@@ -14,40 +14,38 @@ from training.settings import SHAPE
 
 
 def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: str) -> None:
-    """Load the weights of another run, to train on other data, at another length or encoding.
+    """Load the weights of another run, for other data, another length or encoding.
 
-    checkpoint: that run's content; tokenizer: of the new run's data. The network must be the same.
-    Parameters that both encodings have are kept, see `kept_names`; new ones keep their initial
-    values. Parts that are added to those of the run start at zero if they can. Prints what was
-    kept, initialized and dropped if the encodings differ. Raises InputError if the network or the
-    tokenizer differs, or if a table belongs to another training length.
+    checkpoint: that run's content; tokenizer: of the new run's data. Parameters
+    that both encodings have are kept, see `kept_names`; new ones keep their
+    initial values. Parts that are added to those of the run start at zero if they
+    can. Prints what was kept, initialized and dropped if the encodings differ.
+    Raises InputError if the network or the tokenizer differs, or if a table
+    belongs to another training length.
     """
-    old, new = checkpoint["gpt"], model.config
-    problems = []
-    for name in (*SHAPE[1:], "vocab_size", "attn_scale"):
-        old_value, new_value = old[name], getattr(new, name)
-        if old_value != new_value:
-            problems.append(f"{run} has {name} {old_value}, not {new_value}: use the same value")
+    old, new, weights = checkpoint["gpt"], model.config, checkpoint["model"]
+    problems = [
+        f"{run} has {name} {old[name]}, not {getattr(new, name)}: use the same value"
+        for name in (*SHAPE[1:], "vocab_size", "attn_scale")
+        if old[name] != getattr(new, name)
+    ]
     if old["causal"] != new.causal:
         kind, objective = ("a decoder", "clm") if old["causal"] else ("an encoder", "mlm")
         problems.append(f"{run} is {kind}: use --objective {objective}")
-    old_tokenizer = checkpoint["data"]["tokenizer"]
+    old_tokenizer, data = checkpoint["data"]["tokenizer"], checkpoint["config"].get("data")
     if old_tokenizer != tokenizer:
-        data = checkpoint["config"].get("data")  # None for imported weights
         remedy = f"use other data, such as {data}" if data else "use other data"
         problems.append(f"{run} was trained on {old_tokenizer} tokens, not {tokenizer}: {remedy}")
-    if not problems:
-        weights = checkpoint["model"]
-        kept, misfits = kept_names(weights, old["pe"], model)
-        if misfits:
-            problems.append(
-                f"the tables of {' and '.join(misfits)} in {run} are made for block_size "
-                f"{old['block_size']}, not {new.block_size}: use --block_size {old['block_size']}, "
-                "or an encoding without a length limit"
-            )
+    kept, misfits = ({}, []) if problems else kept_names(weights, old["pe"], model)
+    if misfits:
+        problems.append(
+            f"the tables of {' and '.join(misfits)} in {run} are made for block_size "
+            f"{old['block_size']}, not {new.block_size}: use --block_size {old['block_size']}, "
+            "or an encoding without a length limit"
+        )
     if problems:
         raise InputError(*(f"--init_from: {problem}" for problem in problems))
-    unchanged = _start_added_parts_at_zero(model, old["pe"])
+    _start_added_parts_at_zero(model, old["pe"])
     state = model.state_dict()
     merged = {name: value for name, value in weights.items() if not _is_encoding(name)}
     for name in filter(_is_encoding, state):
@@ -56,47 +54,40 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     if old["pe"] == new.pe:
         return
     print(f"{run} has pe {old['pe']}, this run has pe {new.pe}")
-    initialized = [name for name in state if name not in kept]
-    dropped = [name for name in weights if name not in kept.values()]
-    for verb, labels in (
-        (f"kept from {run}", _labels(kept, new.pe)),
-        ("initialized", _labels(initialized, new.pe)),
-        (f"of {run} dropped", _labels(dropped, old["pe"])),
+    for verb, names, pe in (
+        (f"kept from {run}", kept, new.pe),
+        ("initialized", [name for name in state if name not in kept], new.pe),
+        (f"of {run} dropped", [name for name in weights if name not in kept.values()], old["pe"]),
     ):
+        located = [_locate(name, pe) for name in names if _is_encoding(name)]
+        labels = dict.fromkeys(f"{part.partition(':')[0]}.{rest}" for _, part, rest in located)
         if labels:
             print(f"encoding parameters {verb}: {', '.join(labels)}")
-    if unchanged:
-        print(f"note: not at zero at the start, so the logits differ: {', '.join(unchanged)}")
 
 
-def _start_added_parts_at_zero(model: GPT, old_pe: str) -> list[str]:
-    """Let what an encoding adds to all parts of the old one start at zero; return what cannot."""
-    unchanged = {}
+def _start_added_parts_at_zero(model: GPT, old_pe: str) -> None:
+    """Let what an encoding adds to all parts of the old one start at zero."""
     for layer, encoding in enumerate(model.posenc):
         new_parts = _parts(model.config.pe, layer)
         old_parts = [part for part in _parts(old_pe, layer) if part != "nope"]
         if not all(any(_are_related(old, new) for new in new_parts) for old in old_parts):
             continue  # a part is replaced
-        modules = [part for part, *_ in encoding.split((), ())]
-        for name, module in zip(new_parts, modules, strict=True):
-            if name == "nope" or any(_are_related(old, name) for old in old_parts):
+        for name, (module, *_) in zip(new_parts, encoding.split((), ()), strict=True):
+            if any(_are_related(old, name) for old in old_parts):
                 continue
-            hooks = [getattr(part, "start_at_zero_", None) for part in module.modules()]
-            hooks = [hook for hook in hooks if hook]
-            if not hooks:
-                unchanged[name] = None
-            for hook in hooks:
-                hook()
-    return list(unchanged)
+            for part in module.modules():
+                if start := getattr(part, "start_at_zero_", None):
+                    start()
 
 
 def kept_names(weights: dict, old_pe: str, model: GPT) -> tuple[dict[str, str], list[str]]:
     """Return which encoding parameters of a model another run's weights provide.
 
-    weights: state_dict of a model with the encoding `old_pe`, whose plugin need not be loaded. A
-    parameter is kept if both have it: in a part of the same or a related class (as `rope` and
-    `yarn`), under the same name and with the same shape. Returns {name in the model: name in
-    weights}, and the parts that are the same but have tables of another length.
+    weights: state_dict of a model with the encoding `old_pe`, whose plugin need
+    not be loaded. A parameter is kept if both have it: in a part of the same or a
+    related class (as `rope` and `yarn`), under the same name and with the same
+    shape. Returns {name in the model: name in weights}, and the parts that are
+    the same but have tables of another length.
     """
     kept, misfits = {}, {}
     unused = {name: _locate(name, old_pe) for name in filter(_is_encoding, weights)}
@@ -143,9 +134,3 @@ def _parts(pe: str, layer: int) -> list[str]:
     """Return the --pe strings of the parts of one layer's encoding."""
     pattern = pe_spec.layer_specs(pe)
     return pattern[layer % len(pattern)].split("+")
-
-
-def _labels(names, pe: str) -> list[str]:
-    """Return "cable.step.weight" for each encoding parameter, once for all layers."""
-    located = (_locate(name, pe) for name in names if _is_encoding(name))
-    return [*dict.fromkeys(f"{part.partition(':')[0]}.{rest}" for _, part, rest in located)]

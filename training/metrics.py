@@ -19,10 +19,7 @@ from text_data.recall_task import RecallWindows
 
 
 class Step(NamedTuple):
-    """Results of an optimizer step on one rank.
-
-    Tensors, (), stay on the device: the host waits for it only when they are logged.
-    """
+    """Results of an optimizer step on one rank; tensors, (), stay on the device."""
 
     losses: list[Tensor]
     """of the micro-batches"""
@@ -33,15 +30,12 @@ class Step(NamedTuple):
 
 
 class StepMetrics:
-    """Results and times of the steps since the last log line, on one rank.
-
-    config: the `Config` of train_gpt.py; dtype: of matrix products.
-    """
+    """Results and times of the steps since the last log line, on one rank."""
 
     def __init__(
         self, config, model: GPT, windows: Windows, dtype: torch.dtype, processes: Processes
     ):
-        self.windows = windows
+        """config: the `Config` of train_gpt.py; dtype: of matrix products."""
         self.processes = processes
         self.tokens_per_step = config.tokens_per_step
         self.flops_per_token = model.flops_per_token(config.block_size, windows.targets_per_window)
@@ -52,11 +46,11 @@ class StepMetrics:
         self.is_first_interval = True
 
     def reduce_losses(self, step: int, run: Run, scaler) -> Tensor:
-        """Return the mean losses of all ranks, one per step since the last log line, (steps,).
+        """Return the mean losses of all ranks since the last log line, (steps,).
 
-        Waits for the device. step: taken so far; scaler: the gradient scaler, which skips steps
-        whose gradients are NaN or Inf if it is enabled. Raises InputError if a loss, or a gradient
-        norm that is not skipped, is NaN or Inf.
+        step: taken so far; scaler: the gradient scaler, which skips steps whose
+        gradients are NaN or Inf if it is enabled. Raises InputError if a loss, or
+        a gradient norm that is not skipped, is NaN or Inf.
         """
         losses = torch.stack([torch.stack(each.losses) for each in self.steps])
         losses = self.processes.sum(losses.mean(1)) / self.processes.world_size
@@ -76,10 +70,10 @@ class StepMetrics:
     def summarize(self, losses: Tensor, lr: float) -> dict:
         """Return the values of a log line, and start the next interval.
 
-        losses: of `reduce_losses`. "ms" is per step, "data_ms" the part of it spent waiting for
-        data, "memory" in bytes. The first step of a process, which compiles, is not timed unless it
-        is the only one. "mfu" (model FLOPs utilization) is present if the peak FLOPs of the device
-        are known.
+        losses: of `reduce_losses`. "ms" is per step, "data_ms" the part of it
+        spent waiting for data, "memory" in bytes. The first step of a process,
+        which compiles, is not timed unless it is the only one. "mfu" is present
+        if the peak FLOPs of the device are known.
         """
         first = int(self.is_first_interval and len(self.steps) > 1)
         ms = 1000 * statistics.fmean(self.seconds[first:])
@@ -101,23 +95,16 @@ class StepMetrics:
         return values
 
 
-def validation_sums(
-    model: GPT,
-    windows: Windows,
-    count: int,
-    inputs: Tensor,
-    targets: Tensor,
-    positions: Tensor | None = None,
-) -> Tensor:
-    """Return two sums over the targets of a batch, (2,) float64: losses, and correct predictions.
+def validation_sums(model: GPT, windows: Windows, rows: int, inputs, targets, *positions) -> Tensor:
+    """Return sums of losses and of correct predictions of a batch, (2,) float64.
 
-    windows, count: of the batch, whose further rows are padding. Correct predictions are counted
-    for `RecallWindows` only, else 0.
+    inputs, targets, positions: of `Windows.batch`; rows after the first `rows`
+    are padding. Correct predictions are counted for `RecallWindows` only.
     """
-    losses = model.losses(inputs, targets, positions)[:count].sum(dtype=torch.float64)
+    losses = model.losses(inputs, targets, *positions)[:rows].sum(dtype=torch.float64)
     correct = torch.zeros_like(losses)
-    if isinstance(windows, RecallWindows) and positions is not None:
-        correct += is_correct(model, inputs, targets, positions)[:count].sum()
+    if isinstance(windows, RecallWindows):
+        correct += is_correct(model, inputs, targets, *positions)[:rows].sum()
     return torch.stack([losses, correct])
 
 
@@ -136,7 +123,7 @@ def is_correct(model: GPT, inputs: Tensor, targets: Tensor, positions: Tensor) -
 
 
 def validation_values(sums: Tensor, tokens: int, windows: Windows, step: int, run: Run) -> dict:
-    """Return the values of a log line from the sums of all batches and their number of targets.
+    """Return the values of a log line from the sums over all targets.
 
     Raises InputError if the loss after `step` steps is NaN or Inf.
     """
@@ -152,7 +139,7 @@ def validation_values(sums: Tensor, tokens: int, windows: Windows, step: int, ru
 
 
 def check_parameters(model: GPT, step: int, run: Run) -> None:
-    """Raise InputError if a parameter after `step` steps is NaN or Inf. Waits for the device."""
+    """Raise InputError if a parameter after `step` steps is NaN or Inf."""
     if torch.nn.utils.get_total_norm(model.parameters(), math.inf).isfinite():
         return
     names = [name for name, values in model.named_parameters() if not values.isfinite().all()]

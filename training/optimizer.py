@@ -1,22 +1,17 @@
 """Optimizers by name, shared by training and the benchmarks.
 
-    optimizer = make_optimizer(model)  # AdamW with the default settings of train_gpt.py
-    scaler = make_grad_scaler(device, dtype)
-    scaler.scale(loss).backward()
-    norm = optimizer_step(model, optimizer, scaler)  # model.py
-
 `--optimizer NAME` takes a function that is registered here:
 
     @register("sgd")
     def sgd(model, lr, betas, weight_decay):
-        decaying, others = model.parameter_groups(weight_decay)  # matrices and embeddings; the rest
+        decaying, others = model.parameter_groups(weight_decay)  # matrices; the rest
         decaying["lr"] = lr / 3
         return torch.optim.SGD([decaying, others], lr=lr, momentum=betas[0])
 
-It returns any torch.optim.Optimizer. The schedule multiplies the "lr" that each of its groups has
-by one factor. A resumed run is bit-exact if everything that changes is in the optimizer's `state`
-and is float32 there, because PyTorch loads a state in the dtype of its parameter.
-A model provides `parameter_groups(weight_decay)`, and what `optimizer_step` needs.
+It returns any torch.optim.Optimizer. The schedule multiplies the "lr" of each
+group by one factor. A resumed run is bit-exact if everything that changes is in
+the optimizer's `state` and is float32 there, because PyTorch loads a state in the
+dtype of its parameter.
 """
 
 from collections.abc import Callable
@@ -39,9 +34,7 @@ def register(name: str) -> Callable:
 
 
 @register("adamw")
-def adamw(
-    model, lr: float, betas: tuple[float, float], weight_decay: float
-) -> torch.optim.Optimizer:
+def adamw(model, lr: float, betas: tuple[float, float], weight_decay: float):
     """Return a fused AdamW that decays matrices and embeddings only."""
     groups = model.parameter_groups(weight_decay)
     return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True)
@@ -66,25 +59,19 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 @register("muon")
-def muon(
-    model, lr: float, betas: tuple[float, float], weight_decay: float
-) -> torch.optim.Optimizer:
-    """Return Muon for the matrices of a GPT's blocks, AdamW for embeddings, vectors and encodings.
+def muon(model, lr: float, betas: tuple[float, float], weight_decay: float):
+    """Return Muon for the matrices of a GPT's blocks, AdamW for all else.
 
-    Muon's updates are scaled to the size of AdamW's (Liu et al. 2025, arXiv 2502.16982), so that
-    one rate and weight decay suit both; the betas are AdamW's.
+    Muon's updates are scaled to the size of AdamW's (Liu et al. 2025, arXiv
+    2502.16982), so that one rate and weight decay suit both; the betas are
+    AdamW's.
     """
-    matrices = block_matrices(model)
+    matrices = dict.fromkeys(x for x in model.h.parameters() if x.ndim == 2)
     groups = model.parameter_groups(weight_decay)
     for group in groups:
         group["params"] = [x for x in group["params"] if x not in matrices]
     blocks = {"params": [*matrices], "weight_decay": weight_decay}
     return MuonAndAdamW(blocks, groups, lr, betas)
-
-
-def block_matrices(model) -> dict[torch.nn.Parameter, None]:
-    """Return the matrices that "muon" trains with a single moment: those of a GPT's blocks."""
-    return dict.fromkeys(parameter for parameter in model.h.parameters() if parameter.ndim == 2)
 
 
 def make_optimizer(
@@ -101,18 +88,18 @@ def make_optimizer(
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, checkpoint: dict
 ) -> None:
-    """Load the states of a checkpoint; the settings stay, --override may have changed them.
+    """Load the states of a checkpoint; the settings stay, --override may change them.
 
     Raises InputError if the states belong to another network.
     """
-    own = [
-        {name: value for name, value in group.items() if name != "params"}
-        for group in optimizer.param_groups
-    ]
+    own = [{**group} for group in optimizer.param_groups]
     try:
         optimizer.load_state_dict(checkpoint["optimizer"])
         if isinstance(optimizer, torch.optim.AdamW):
-            _check_moments(optimizer)
+            for parameter, state in optimizer.state.items():
+                shapes = [state[name].shape for name in ("step", "exp_avg", "exp_avg_sq")]
+                if shapes != [(), parameter.shape, parameter.shape]:
+                    raise ValueError("its moments have other shapes")
         if checkpoint["scaler"]:  # empty unless the checkpoint was trained in float16
             scaler.load_state_dict(checkpoint["scaler"])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -125,16 +112,6 @@ def restore_optimizer(
         group.update(settings)
 
 
-def _check_moments(optimizer: torch.optim.AdamW) -> None:
-    """Raise ValueError unless AdamW's moments have the shapes of the parameters."""
-    for parameter, state in optimizer.state.items():
-        shapes = {"step": (), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
-        for name, shape in shapes.items():
-            value = state[name]
-            if value.shape != shape or not value.is_floating_point():
-                raise ValueError(f"its {name} is not a tensor of shape {tuple(shape)}")
-
-
 def make_grad_scaler(device: torch.device, dtype: torch.dtype) -> torch.amp.GradScaler:
-    """Return a gradient scaler that is enabled for float16 and passes all through otherwise."""
+    """Return a gradient scaler, which is enabled for float16."""
     return torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)

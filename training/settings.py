@@ -37,6 +37,7 @@ cable:heads=2              on the first 2 heads only, for encodings that act on 
 cable:heads_percent=50     biases; or on that percentage of the heads
 window:w=64+rope@3_nope@1  a pattern of layers, three and one, repeated over all layers"""
 MANY_EPOCHS = 10
+BELOW_1 = 0.999999
 # Settings that are no part of a run's config: they choose what the program does.
 NOT_RECORDED = {"resume", "override", "dry_run", "list"}
 
@@ -104,7 +105,7 @@ class Config:
     objective: Literal["clm", "mlm", "recall"] = "clm"
     """clm: causal language modeling, a decoder; mlm: masked language modeling, an encoder; recall:
     a decoder that predicts tokens which return (text_data/recall_task.py), with data as filler"""
-    mask_rate: float = 0.15
+    mask_rate: float = cli.limited(0.15, 1 - BELOW_1, BELOW_1)
     """mlm: fraction of tokens that are masked"""
     steps: int = cli.limited(19_000, 0, 10**9)
     """optimizer steps; 0 with --init_from: keep the weights, under another encoding"""
@@ -124,9 +125,9 @@ class Config:
     """wsd: fraction of the steps in which the learning rate decays"""
     optimizer: str = "adamw"
     """adamw; muon: for the blocks' matrices, AdamW for the rest (training/optimizer.py)"""
-    beta1: float = 0.9
+    beta1: float = cli.limited(0.9, 0, BELOW_1)
     """first beta of the optimizer"""
-    beta2: float = 0.95
+    beta2: float = cli.limited(0.95, 0, BELOW_1)
     """second beta of the optimizer"""
     weight_decay: float = cli.limited(0.1, 0)
     """weight decay of matrices and embeddings"""
@@ -172,12 +173,17 @@ class Config:
     def causal(self) -> bool:
         return self.objective != "mlm"
 
+    @property
+    def overridden(self) -> set[str]:
+        """The names in --override."""
+        return {*(self.override or "").replace(" ", "").split(",")} - {""}
+
     def gpt_config(self, vocab_size: int) -> GPTConfig:
         names = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size"}
         return GPTConfig(**{name: getattr(self, name) for name in names}, vocab_size=vocab_size)
 
     def sequences_per_step(self, world_size: int) -> int:
-        """Return the global batch size. Raises InputError if the ranks cannot share it equally."""
+        """Return the global batch size. Raises InputError if ranks cannot share it."""
         unit = self.block_size * world_size
         if self.tokens_per_step % unit:
             raise InputError(
@@ -188,12 +194,13 @@ class Config:
 
 
 def inherit(values: dict, given: set[str]) -> dict:
-    """Return the settings that the run of --init_from provides, except those that are given.
+    """Return the settings that the run of --init_from provides.
 
-    values: of all settings; given: names that flags and --config give. Provided are the shape of
-    the network, block_size, attn_scale, the objective, the encoding, and the data if its folder
-    exists. A run that is resumed keeps its own. Raises InputError if there is no checkpoint, or if
-    the encoding's plugin is not loaded.
+    values: of all settings; given: names that flags and --config give. Provided
+    are the others of the shape of the network, block_size, attn_scale, the
+    objective, the encoding, and the data if its folder exists. A run that is
+    resumed keeps its own. Raises InputError if there is no checkpoint, or if the
+    encoding's plugin is not loaded.
     """
     names = {*SHAPE, "block_size", "attn_scale", "objective", "pe", "data"} - given
     if given & {"size", "block"}:
@@ -254,9 +261,9 @@ def describe_epochs(config, windows: Windows) -> list[str]:
 
 
 def check_memory(config: GPTConfig, device: torch.device) -> None:
-    """Raise InputError if a network cannot be trained, because this machine has too little memory.
+    """Raise InputError if this machine has too little memory to train a network.
 
-    The machine needs the float32 weights, and to train on the CPU gradients and AdamW's moments.
+    It needs the float32 weights; on a CPU also gradients and AdamW's moments.
     """
     with torch.device("meta"):
         model = GPT(config)
@@ -265,27 +272,9 @@ def check_memory(config: GPTConfig, device: torch.device) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
         raise InputError(
-            f"{config.n_layer} layers of dimension {config.n_embd} with {config.pe} have "
-            f"{weights:,} weights and need {needed / 1e9:,.0f} GB, but this machine has "
-            f"{memory / 1e9:,.0f} GB of memory: use smaller settings"
+            f"{weights:,} weights with {config.pe} need {needed / 1e9:,.0f} GB, but this machine "
+            f"has {memory / 1e9:,.0f} GB of memory: use smaller settings"
         )
-
-
-def overridden(config) -> set[str]:
-    """Return the names in --override."""
-    words = (config.override or "").replace(" ", "").split(",")
-    return {word for word in words if word}
-
-
-def check_override(config) -> list[str]:
-    """Return one line for each problem of --override."""
-    problems = []
-    if config.override and not config.resume:
-        problems.append("--override is for --resume: pass both, or remove it")
-    for name in sorted(overridden(config) - MAY_BE_OVERRIDDEN - MAY_CHANGE_ON_RESUME):
-        known = ",".join(sorted(MAY_BE_OVERRIDDEN))
-        problems.append(f"--override {name} cannot change in a run: use some of {known}")
-    return problems
 
 
 def check(config) -> list[str]:
@@ -295,21 +284,19 @@ def check(config) -> list[str]:
     """
     problems = []
     if config.steps == 0 and not config.init_from:
-        problems = ["steps is 0: it must be at least 1"]
-    problems += check_override(config)
-    if config.min_lr > config.lr >= 0:
+        problems.append("steps is 0: it must be at least 1")
+    if config.override and not config.resume:
+        problems.append("--override is for --resume: pass both, or remove it")
+    for name in sorted(config.overridden - MAY_BE_OVERRIDDEN - MAY_CHANGE_ON_RESUME):
+        known = ",".join(sorted(MAY_BE_OVERRIDDEN))
+        problems.append(f"--override {name} cannot change in a run: use some of {known}")
+    if config.min_lr > config.lr:
         problems.append(f"min_lr {config.min_lr:g} is above lr {config.lr:g}: use a lower --min_lr")
     if config.optimizer not in OPTIMIZERS:
         known = " ".join(OPTIMIZERS)
         problems.append(f"unknown optimizer '{config.optimizer}': use one of {known}")
-    for name in ("beta1", "beta2"):
-        value = getattr(config, name)
-        if not 0 <= value < 1:
-            problems.append(f"{name} is {value}: it must be at least 0 and below 1")
     if config.sample_every and not config.causal:
         problems.append("sample_every is for decoders: remove it, or use --objective clm")
-    if not 0 < config.mask_rate < 1:
-        problems.append(f"mask_rate is {config.mask_rate}: it must be above 0 and below 1")
     try:
         encodings = config.gpt_config(vocab_size=64).encodings
         config.plugin = plugins.recorded(encodings)
@@ -319,26 +306,24 @@ def check(config) -> list[str]:
 
 
 def describe_encodings() -> str:
-    """Return the --pe names, the formula and the options of each registered encoding."""
+    """Return --pe names, formula and options of each registered encoding."""
     import more_encodings  # noqa: F401, registers those that are not in posenc.py
 
-    rows = []
+    lines = []
     for cls in dict.fromkeys(posenc.ENCODINGS.values()):
-        lines = inspect.cleandoc(cls.__doc__ or "").splitlines()
-        rows.append((", ".join(cls.names), lines[0] if lines else "(no docstring)"))
-        if described := ", ".join(options(cls)):
-            rows.append(("", f"    options: {described.replace('`', '')}"))
-    width = max(len(names) for names, _ in rows)
-    lines = [f"{names:{width}}  {text}" for names, text in rows]
+        formula = inspect.getdoc(cls) or "(no docstring)"
+        lines.append(f"{', '.join(cls.names):17}  {formula.splitlines()[0]}")
+        if described := ", ".join(options(cls)).replace("`", ""):
+            lines.append(f"{'':23}options: {described}")
     return "\n".join([*lines, "", COMBINATIONS])
 
 
 def options(cls: type[posenc.Encoding]) -> list[str]:
-    """Return the options with their defaults; a default that depends on the model is left out."""
+    """Return the options with their defaults, but those that the model determines."""
     found = []
-    for parameter in inspect.signature(cls).parameters.values():
+    for name, parameter in inspect.signature(cls).parameters.items():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             default = "" if parameter.default is None else f"={parameter.default}"
-            others = [w for w in cls.option_words.get(parameter.name, ()) if w != parameter.default]
-            found.append(f"`{parameter.name}{default}`" + "".join(f" or `{w}`" for w in others))
+            others = [word for word in cls.option_words.get(name, ()) if word != parameter.default]
+            found.append(" or ".join(f"`{word}`" for word in (f"{name}{default}", *others)))
     return found
