@@ -35,7 +35,7 @@ import yaml
 
 from errors import InputError
 from evaluation.record_schema import check_record
-from hf_interop import exported_code, original
+from hf_interop import exported_code, pretrained
 from hf_interop.exported_code import MODULES
 from hf_interop.tokenizer import build_tokenizer
 from model import GPT
@@ -137,11 +137,11 @@ def main(argv=None):
     for plugin in exported:
         exported_code.check_plugin(plugin, exported_code.modules_with(exported))
     folders = [folder for folder, _ in ancestors(run, checkpoint["config"])]
-    config = original.original_config(folders, checkpoint["gpt"])
+    config = pretrained.original_config(folders, checkpoint["gpt"])
     if config:
         dtype = load_checkpoint(run)["model"]["wte.weight"].dtype
         kind, network = ORIGINAL, trained
-        save = functools.partial(original.save, trained, config, dtype)
+        save = functools.partial(pretrained.save_original, trained, config, dtype)
     else:
         model = build_hf_model(trained, checkpoint, tokenizer)
         kind, network = DECODER if trained.config.causal else ENCODER, model.model

@@ -13,8 +13,8 @@ AutoModel gives the hidden states of either: model(tokens).last_hidden_state, (B
 
 export_hf.py copies this file into the exported folder. Written for transformers 5.
 
-Importing this module makes PyTorch round denormal numbers to 0 on the CPU, as the repository's
-programs do: steep biases give denormal attention weights, which are up to four times as slow.
+Importing this module makes PyTorch round denormal numbers to 0 on the CPU:
+steep biases give denormal attention weights, which are up to four times as slow.
 
 Legend: B batch, T tokens, C width, H heads, D head dimension, V vocabulary.
 """
@@ -22,9 +22,9 @@ Legend: B batch, T tokens, C width, H heads, D head dimension, V vocabulary.
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -38,11 +38,8 @@ from transformers import (
     StaticCache,
 )
 from transformers.cache_utils import DynamicLayer, StaticLayer
-from transformers.modeling_outputs import (
-    BaseModelOutputWithPast,
-    CausalLMOutputWithPast,
-    MaskedLMOutput,
-)
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
 from transformers.utils.hub import cached_file
 
 import more_encodings  # noqa: F401, transformers copies only modules that are imported
@@ -51,15 +48,8 @@ from kv_cache import Cache, LayerCache
 from model import GPT, GPTConfig
 
 # Arguments of from_pretrained that say where the files are.
-LOCATION = (
-    "cache_dir",
-    "force_download",
-    "local_files_only",
-    "proxies",
-    "revision",
-    "subfolder",
-    "token",
-)
+LOCATION = ("cache_dir", "force_download", "local_files_only", "proxies", "revision")
+LOCATION += ("subfolder", "token")
 
 # Arguments of `generate` that each call of the model gets.
 PASSED_ON = ("logits_to_keep", "output_hidden_states", "output_attentions")
@@ -74,8 +64,9 @@ torch.set_flush_denormal(True)
 class PosencConfig(PreTrainedConfig):
     """The fields of GPTConfig, stored in config.json.
 
-    export_hf.py adds max_position_embeddings for limited encodings, plugin (file name -> SHA-256)
-    and training (settings, text, step). Saving a model adds weights_sha256 (as plugin).
+    export_hf.py adds max_position_embeddings for limited encodings, plugin (file
+    name -> SHA-256) and training (settings, text, step). Saving a model adds
+    weights_sha256 (as plugin).
     """
 
     model_type = "posenc-gpt"
@@ -90,8 +81,9 @@ class PosencConfig(PreTrainedConfig):
 class PosencPreTrained(PreTrainedModel):
     """GPT wrapped as a transformers model.
 
-    Parameters of encodings and norms stay float32 when a model is loaded as bfloat16. safetensors
-    has no checksum, so config.json has the SHA-256 of the weights, which loading checks.
+    Parameters of encodings and norms stay float32 when a model is loaded as
+    bfloat16. safetensors has no checksum, so config.json has the SHA-256 of the
+    weights, which loading checks.
     """
 
     config_class = PosencConfig
@@ -118,7 +110,7 @@ class PosencPreTrained(PreTrainedModel):
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def save_pretrained(self, save_directory, is_main_process: bool = True, *args, **kwargs):
-        """Save a model as transformers does, then add the SHA-256 of the weights to config.json.
+        """Save a model as transformers does, then add the weights' SHA-256 to config.json.
 
         With push_to_hub, transformers uploads the files before that, without it.
         """
@@ -144,12 +136,11 @@ class PosencPreTrained(PreTrainedModel):
 
     def _apply(self, fn, recurse: bool = True):
         """Apply a conversion, as `.to` and `.half` do; encodings and norms keep float32."""
-        norms = nn.LayerNorm | nn.RMSNorm
-        modules = [self.model.posenc, *(x for x in self.model.modules() if isinstance(x, norms))]
-        tensors = [
-            tensor for module in modules for tensor in (*module.parameters(), *module.buffers())
-        ]
-        kept = {id(tensor) for x in tensors for tensor in (x, x.grad) if tensor is not None}
+        norms = [x for x in self.model.modules() if isinstance(x, nn.LayerNorm | nn.RMSNorm)]
+        kept = set()
+        for module in (self.model.posenc, *norms):
+            for tensor in (*module.parameters(), *module.buffers()):
+                kept |= {id(tensor), id(tensor.grad)}
 
         def convert(tensor: Tensor) -> Tensor:
             converted = fn(tensor)
@@ -174,8 +165,8 @@ class PosencPreTrained(PreTrainedModel):
 
     def encode(
         self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         *,
         past_key_values=None,
         use_cache: bool | None = None,
@@ -184,12 +175,13 @@ class PosencPreTrained(PreTrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
     ) -> BaseModelOutputWithPast:
-        """Return the output of the last LayerNorm, (B, T, C) float32, with what else is asked for.
+        """Return the output of the last norm, (B, T, C) float32, with what else is asked for.
 
-        input_ids (B, T) or inputs_embeds (B, T, C). attention_mask: (B, T), 0 at padding, on one
-        side, which changes no row's result. position_ids: those that the model uses itself.
-        output_hidden_states: add the inputs of all blocks and the result, each (B, T, C). Raises
-        ValueError for all that is not supported, for example padding between tokens.
+        input_ids (B, T) or inputs_embeds (B, T, C). attention_mask: (B, T), 0 at
+        padding, on one side, which changes no row's result. position_ids: those
+        that the model uses itself. output_hidden_states: add the inputs of all
+        blocks and the result, each (B, T, C). Raises ValueError for all that is
+        not supported, for example padding between tokens.
         """
         if output_attentions or (output_attentions is None and self.config.output_attentions):
             raise ValueError(
@@ -206,8 +198,8 @@ class PosencPreTrained(PreTrainedModel):
         if past_key_values is not None:
             cache = CacheAdapter(past_key_values, self.model, x.size(1))
         if x.size(1) == 0:  # empty texts: their mean over tokens is 0
-            empty = x.float() if input_ids is None else self.model.wte(x.long()).float()
-            return BaseModelOutputWithPast(empty, past_key_values)
+            empty = x if input_ids is None else self.model.wte(x)
+            return BaseModelOutputWithPast(empty.float(), past_key_values)
         if attention_mask is not None and cache is None and attention_mask.shape != x.shape[:2]:
             raise ValueError(
                 f"attention_mask has the shape {tuple(attention_mask.shape)} for texts of "
@@ -240,85 +232,53 @@ class PosencPreTrained(PreTrainedModel):
             hidden_states=tuple(states) if output_hidden_states else None,
         )
 
-    def logits(self, hidden: Tensor | None) -> Tensor:
-        """Return the logits (B, T, V) float32 of hidden states (B, T, C)."""
-        assert hidden is not None  # transformers' outputs may lack them
-        with self.autocast(hidden.device):
-            return (hidden @ self.model.output_layer.weight.T).float()
-
-    def lm_loss(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
-        """Return transformers' loss of logits (B, T, V), or None without labels."""
-        size = self.config.vocab_size
-        return None if labels is None else self.loss_function(logits, labels, size)
-
 
 class PosencModel(PosencPreTrained):
     """Decoder or encoder that returns the hidden states of its last layer."""
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        return_dict: bool = True,
-        **inputs,
-    ):
-        """Return what `encode` returns; its arguments are those of `encode`."""
-        output = self.encode(input_ids, attention_mask, **inputs)
-        return output if return_dict else output.to_tuple()
+    forward = can_return_tuple(PosencPreTrained.encode)
 
 
-class PosencForMaskedLM(PosencPreTrained):
-    """Encoder that predicts the tokens at <|mask|>."""
+class PosencWithLogits(PosencPreTrained):
+    """Decoder or encoder that predicts tokens."""
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        return_dict: bool = True,
-        **inputs,
-    ):
-        """Return logits (B, T, V) float32 and, with labels, the loss.
-
-        labels: as input_ids, -100 at tokens without a loss. Other arguments: see `encode`.
-        """
-        encoded = self.encode(input_ids, attention_mask, **inputs)
-        logits = self.logits(encoded.last_hidden_state)
-        output = MaskedLMOutput(
-            loss=self.lm_loss(logits, labels), logits=logits, hidden_states=encoded.hidden_states
-        )
-        return output if return_dict else output.to_tuple()
-
-
-class PosencForCausalLM(PosencPreTrained, GenerationMixin):
-    """Decoder that predicts the next token."""
-
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         logits_to_keep: int = 0,
-        return_dict: bool = True,
         **inputs,
-    ):
+    ) -> CausalLMOutputWithPast:
         """Return logits (B, T, V) float32 and, with labels, the loss.
 
-        labels: as input_ids, -100 at tokens without a loss. logits_to_keep: return the logits of
-        that many last tokens; 0: of all. Other arguments: see `encode`.
+        labels: as input_ids, -100 at tokens without a loss. logits_to_keep: return
+        the logits of that many last tokens; 0: of all. Other arguments: see `encode`.
         """
         encoded = self.encode(input_ids, attention_mask, **inputs)
         hidden = encoded.last_hidden_state
-        if logits_to_keep and hidden is not None:
-            hidden = hidden[:, -logits_to_keep:]
-        logits = self.logits(hidden)
-        output = CausalLMOutputWithPast(
-            loss=self.lm_loss(logits, labels),
+        assert hidden is not None  # transformers' outputs may lack them
+        with self.autocast(hidden.device):
+            logits = hidden[:, -logits_to_keep:] @ self.model.output_layer.weight.T
+        logits = logits.float()
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, self.config.vocab_size)
+        return CausalLMOutputWithPast(
+            loss=loss,
             logits=logits,
             past_key_values=encoded.past_key_values,
             hidden_states=encoded.hidden_states,
         )
-        return output if return_dict else output.to_tuple()
+
+
+class PosencForMaskedLM(PosencWithLogits):
+    """Encoder that predicts the tokens at <|mask|>."""
+
+
+class PosencForCausalLM(PosencWithLogits, GenerationMixin):
+    """Decoder that predicts the next token."""
 
     def prepare_inputs_for_generation(
         self,
@@ -332,8 +292,8 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
     ):
         """Return the inputs of `forward` for the next token.
 
-        With a cache: the last next_sequence_length tokens, or all. A padded batch is read from the
-        start.
+        With a cache: the last next_sequence_length tokens, or all. A padded
+        batch is read from the start.
         """
         inputs = {name: kwargs[name] for name in PASSED_ON if name in kwargs}
         key, x = "input_ids", input_ids
@@ -356,7 +316,8 @@ class PosencForCausalLM(PosencPreTrained, GenerationMixin):
 def check_weights(name_or_path: str | Path, arguments: dict) -> None:
     """Raise OSError if a file of weights has another SHA-256 than its config.json says.
 
-    arguments: of from_pretrained. Models that transformers' push_to_hub has uploaded have none.
+    arguments: of from_pretrained. Models that transformers' push_to_hub has
+    uploaded have none.
     """
     location = {name: arguments[name] for name in LOCATION if name in arguments}
     try:
@@ -421,9 +382,8 @@ def check_positions(
     mask = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
     if is_padded(attention_mask):
         mask = attention_mask.long()
-    expected = start + mask.cumsum(1) - 1
     is_row = position_ids.shape in (mask.shape, (1, mask.size(1)), (mask.size(1),))
-    if not is_row or not torch.equal(position_ids.expand_as(mask) * mask, expected * mask):
+    if not is_row or ((position_ids - start - mask.cumsum(1) + 1) * mask).any():
         raise ValueError(
             "position_ids other than 0, 1, 2, … of each text are not supported: leave them out"
         )
@@ -437,12 +397,10 @@ def record_inputs(blocks: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
     def record(_, arguments):
         states.append(arguments[0])
 
-    hooks = [block.register_forward_pre_hook(record) for block in blocks]
-    try:
+    with ExitStack() as hooks:
+        for block in blocks:
+            hooks.callback(block.register_forward_pre_hook(record).remove)
         yield states
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 class CacheAdapter(Cache):
@@ -456,7 +414,8 @@ class CacheAdapter(Cache):
         if not model.config.causal:
             raise ValueError("an encoder has no cache: leave out past_key_values and use_cache")
         check_cache(cache)
-        self.layers = [LayerCacheAdapter(cache, layer) for layer in range(len(self.layers))]
+        heads = model.config.n_head
+        self.layers = [LayerCacheAdapter(cache, n, heads) for n in range(len(self.layers))]
         limit = cache.get_max_length() if cache.layers else -1
         if 0 <= limit < self.length + count:
             raise ValueError(
@@ -480,15 +439,16 @@ def check_cache(cache) -> None:
 class LayerCacheAdapter(LayerCache):
     """One layer of a transformers cache as a kv_cache.LayerCache.
 
-    The encoding's per-token features are additional columns of the keys, so that everything that
-    transformers does to a cache (beam search, cropping) applies to them too. A key that heads share
-    has the columns of all of them.
+    The encoding's per-token features are additional columns of the keys, so that
+    everything that transformers does to a cache (beam search, cropping) applies
+    to them too. A key that heads share has the columns of all of them.
     """
 
-    def __init__(self, cache, layer: int):
+    def __init__(self, cache, layer: int, heads: int):
         super().__init__(capacity=None, window=None)
         self.cache = cache
         self.layer = layer
+        self.heads = heads
         # Before this call of the model. A static cache counts in a tensor, in place.
         self.length = int(cache.get_seq_length(layer))
 
@@ -501,26 +461,29 @@ class LayerCacheAdapter(LayerCache):
 
     def store(self, new: list[Tensor]) -> list[Tensor]:
         k, v, *features = new
-        columns = [_by_key(feature, k.size(1)).expand(*k.shape[:3], -1) for feature in features]
+        columns = k[..., :0]
+        if features:
+            shape = k.size(0), self.heads, -1, -1
+            by_head = torch.cat([x.expand(shape) for x in features], -1)  # (B, H, T, W)
+            by_key = by_head.unflatten(1, (k.size(1), -1)).transpose(2, 3)  # (B, G, T, H / G, W)
+            columns = by_key.flatten(3)
         # Features are float32, so with features the stored keys are float32 too.
-        stored_k = torch.cat([k, *columns], -1)
-        # A static cache has one dtype.
-        stored_v = v.to(stored_k.dtype) if isinstance(self.cache, StaticCache) else v
-        if isinstance(self.cache, StaticCache) and self.cache.is_initialized:
-            layer: Any = self.cache.layers[self.layer]
-            width = layer.keys.size(-1)
-            if width != stored_k.size(-1):
+        stored_k, stored_v = torch.cat([k, columns], -1), v
+        if isinstance(self.cache, StaticCache):
+            stored_v = v.to(stored_k.dtype)  # a static cache has one dtype
+            width = stored_k.size(-1)
+            keys = getattr(self.cache.layers[self.layer], "keys", None)
+            if self.cache.is_initialized and keys is not None and keys.size(-1) != width:
                 raise ValueError(
-                    f"the cache was initialized with {width} columns per key, but this encoding "
-                    f"needs {stored_k.size(-1)}: pass a new one, without early_initialization"
+                    f"the cache was initialized with {keys.size(-1)} columns per key, but this "
+                    f"encoding needs {width}: pass a new one, without early_initialization"
                 )
         total = self.length + k.size(2)
         # A static cache also returns the slots that are not used yet.
         keys, values = (x[:, :, :total] for x in self.cache.update(stored_k, stored_v, self.layer))
-        keys, *stored = keys.split([k.size(-1), *(x.size(-1) for x in columns)], -1)
-        pairs = zip(stored, features, strict=True)
-        features = [_by_head(column, x.size(3))[: x.size(0), : x.size(1)] for column, x in pairs]
-        return [keys.to(k.dtype), values.to(v.dtype), *features]
+        keys, columns = keys.split([k.size(-1), columns.size(-1)], -1)
+        shapes = [(x.size(1), x.size(3)) for x in features]
+        return [keys.to(k.dtype), values.to(v.dtype), *self._features(columns, shapes)]
 
     def last(self) -> tuple[Tensor, ...] | None:
         """Return the features of the latest token, or None if the cache is empty."""
@@ -529,20 +492,17 @@ class LayerCacheAdapter(LayerCache):
             return None
         stored = self.cache.layers[self.layer]
         latest = stored.keys[:, :, length - 1 : length]
-        shapes = stored.feature_shapes
-        widths = [max(1, heads // latest.size(1)) * max(1, width) for heads, width in shapes]
-        columns = latest[..., latest.size(-1) - sum(widths) :].split(widths, -1)
-        pairs = zip(columns, shapes, strict=True)
-        features = [(_by_head(x, max(1, width))[:, :heads], width) for x, (heads, width) in pairs]
-        return tuple(x if width else x[..., 0] for x, width in features)
+        shapes = [(heads, max(1, width)) for heads, width in stored.feature_shapes]
+        count = self.heads // latest.size(1) * sum(width for _, width in shapes)
+        features = self._features(latest[..., latest.size(-1) - count :], shapes)
+        pairs = zip(features, stored.feature_shapes, strict=True)
+        return tuple(x if width else x[..., 0] for x, (_, width) in pairs)
 
-
-def _by_key(feature: Tensor, key_heads: int) -> Tensor:
-    """Return a feature (B|1, H|1, T, N) by key head, (B|1, G|1, T, N H / G)."""
-    shared = max(1, feature.size(1) // key_heads)
-    return feature.unflatten(1, (-1, shared)).transpose(2, 3).flatten(3)
-
-
-def _by_head(columns: Tensor, width: int) -> Tensor:
-    """Return columns (B, G, T, N H / G) by head, (B, H, T, N): the inverse of `_by_key`."""
-    return columns.unflatten(3, (-1, width)).transpose(2, 3).flatten(1, 2)
+    def _features(self, columns: Tensor, shapes: list[tuple[int, int]]) -> list[Tensor]:
+        """Return features (B, H|1, T, N) from columns of keys; shapes: H|1 and N of each."""
+        if not shapes:
+            return []
+        by_key = columns.unflatten(3, (self.heads // columns.size(1), -1))
+        by_head = by_key.transpose(2, 3).flatten(1, 2)  # (B, H, T, W)
+        parts = by_head.split([width for _, width in shapes], -1)
+        return [x[:, :heads] for x, (heads, _) in zip(parts, shapes, strict=True)]

@@ -1,16 +1,19 @@
 """Pretrained weights: models of Hugging Face, and checkpoints of the CABLE authors.
 
-model, revision, folder = load_pretrained("gpt2")                         # or a folder
-model, revision, _ = load_pretrained("axiomlaborg/Cable", "NAME.pt")      # or the path of a file
+model, revision, folder = load_pretrained("gpt2")  # or a folder, or a file
 tokenizer, files = tokenizer_of("gpt2", folder, model)
+if config := original_config(folders, checkpoint):  # None under another encoding
+    save_original(model, config, dtype, folder)     # as the class it came from
 
-Weights are read from safetensors and keep their dtype. `LLAMA_NAMES` says which of our parameters
-holds which of theirs; `source_names` is also used to write them.
+Weights are read from safetensors and keep their dtype. `LLAMA_NAMES` says which
+of our parameters holds which of theirs.
 """
 
 import fnmatch
+import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from runtime.files import read_json
 from runtime.loading import check_finite
 
 import torch
+from torch import Tensor
 
 from errors import InputError
 from hf_interop.pretrained_config import settings_of
@@ -26,7 +30,6 @@ from model import GPT, GPTConfig
 from text_data import hub
 from text_data.tokenizer import GPT2_VOCABULARY, make_tokenizer
 
-CABLE_REPOSITORY = "axiomlaborg/Cable"  # on the hub: weights that the authors of CABLE trained
 # Our module -> theirs, whose rows it holds one after the other. GPT-2's names are ours.
 LLAMA_NAMES = {
     "wte": ["embed_tokens"],
@@ -49,22 +52,25 @@ TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.js
 
 
 def load_pretrained(
-    name: str, file: str | None = None, block_size: int = 1024, attn_scale: float = 1.0
+    name: str, block_size: int | None = None
 ) -> tuple[GPT, str | None, Path | None]:
     """Return a model, its commit if it is on the hub, and its folder if it is of transformers.
 
-    name, file: as in import_pretrained.py. block_size, attn_scale: of a CABLE checkpoint, which
-    records neither. Raises InputError if there is no such model, or it is not supported.
+    name: as in import_pretrained.py. block_size: of a CABLE checkpoint, which does
+    not record it; None: 1024. Raises InputError if there is no such model, or it
+    is not supported.
     """
-    if is_cable(name, file):
-        path, revision = (name, None) if os.path.isfile(name) else _download_cable(name, file)
-        settings, weights = _read_cable_v1(path)
-        folder = None
-        settings |= {"block_size": block_size, "attn_scale": attn_scale}
-        model = _make_model(settings)
+    folder = revision = None
+    if os.path.isfile(name):
+        settings, weights = _read_cable_v1(name)
+        model = _make_model(settings | {"block_size": block_size or 1024})
     else:
-        folder, revision = (name, None) if os.path.isdir(name) else _download_model(name)
-        folder = Path(folder)
+        folder = Path(name)
+        if not folder.is_dir():
+            patterns = ["config.json", "model*.safetensors", *TOKENIZER_FILES]
+            remedy = "name a folder with config.json and model.safetensors, or gpt2, …"
+            folder = hub.download_model(name, patterns, remedy)
+            revision = folder.name
         source = _open_weights(name, folder)
         content = read_json(folder / "config.json", "name another model", dict[str, Any])
         settings = settings_of(name, content)
@@ -93,8 +99,8 @@ def _make_model(settings: dict) -> GPT:
 def tokenizer_of(name: str, folder: Path | None, model: GPT) -> tuple[str, dict[str, bytes]]:
     """Return name and files of the tokenizer of a model of `load_pretrained`.
 
-    That of GPT-2 has no files. Raises InputError if the folder has no tokenizer, or one with more
-    tokens than the model.
+    That of GPT-2 has no files. Raises InputError if the folder has no tokenizer,
+    or one with more tokens than the model.
     """
     found, vocab_size, files = "gpt2", GPT2_VOCABULARY, {}
     if folder and model.config.block != "gpt2":
@@ -111,12 +117,7 @@ def tokenizer_of(name: str, folder: Path | None, model: GPT) -> tuple[str, dict[
     return found, files
 
 
-def is_cable(name: str, file: str | None) -> bool:
-    """Return whether the arguments name a checkpoint of the CABLE authors."""
-    return name == CABLE_REPOSITORY or file is not None or os.path.isfile(name)
-
-
-def source_names(name: str, block: str) -> list[str]:
+def _source_names(name: str, block: str) -> list[str]:
     """Return the names that the rows of our parameter have in a file of transformers."""
     if name.startswith("posenc."):
         return ["wpe.weight"]
@@ -131,7 +132,7 @@ def source_names(name: str, block: str) -> list[str]:
 
 
 def _open_weights(name: str, folder: Path) -> dict:
-    """Return {name in `source_names`: (open file, its name there)} of all weights of a folder."""
+    """Return {name in `_source_names`: (open file, its name there)} of all weights of a folder."""
     from safetensors import SafetensorError, safe_open
 
     paths = sorted(folder.glob("model*.safetensors"))
@@ -154,7 +155,7 @@ def _open_weights(name: str, folder: Path) -> dict:
 def _read_weights(name: str, model: GPT, source: dict) -> dict:
     """Return the state_dict of a model. Raises InputError for missing and unknown weights."""
     block = model.config.block
-    names = {ours: source_names(ours, block) for ours in model.state_dict()}
+    names = {ours: _source_names(ours, block) for ours in model.state_dict()}
     needed = {theirs for parts in names.values() for theirs in parts}
     if missing := sorted(needed - source.keys()):
         raise InputError(
@@ -179,18 +180,17 @@ def _read_weights(name: str, model: GPT, source: dict) -> dict:
 def _read_cable_v1(path: str) -> tuple[dict, dict]:
     """Return the settings of GPTConfig and the weights of a checkpoint of the CABLE authors.
 
-    Their h_attn is the gate of `cable-v1` with its sign changed: -Softplus(z) = log sigmoid(-z).
+    Their h_attn is the gate of `cable-v1` with its sign changed: -Softplus(z) =
+    log sigmoid(-z). Their training code scales logits by 1.
     """
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         source = {
-            key.replace("_orig_mod.", "").removeprefix("transformer."): weight
+            key.replace("_orig_mod.", "").removeprefix("transformer."): weight.float()
             for key, weight in checkpoint.get("model", checkpoint).items()
         }
         vocab_size, width = source["wte.weight"].shape
         heads = len(source["h.0.attn.h_attn.bias"])
-        if not all(isinstance(weight, torch.Tensor) for weight in source.values()):
-            raise TypeError("it has values that are no tensors")
     except Exception as error:  # a file of another program can cause any
         raise InputError(
             f"{path} is not a checkpoint of the CABLE authors ({_one_line(error)}): name one with "
@@ -198,15 +198,14 @@ def _read_cable_v1(path: str) -> tuple[dict, dict]:
         ) from None
     weights = {}
     for key, weight in source.items():
-        if ".h_attn." in key:
-            layer = key.split(".")[1]
-            parameter = key.rpartition(".")[2]
-            weights[f"posenc.{layer}.gate.{parameter}"] = -weight.float()
+        if gate := re.fullmatch(r"h\.(\d+)\.attn\.h_attn\.(weight|bias)", key):
+            weights[f"posenc.{gate[1]}.gate.{gate[2]}"] = -weight
         # lm_head.weight is wte.weight, and the mask is a constant.
         elif key != "lm_head.weight" and not key.endswith(".attn.mask"):
-            weights[key] = weight.float()
+            weights[key] = weight
     settings = {
         "pe": "cable-v1",
+        "attn_scale": 1.0,
         "vocab_size": vocab_size,
         "n_layer": sum(key.endswith("h_attn.bias") for key in source),
         "n_head": heads,
@@ -215,35 +214,48 @@ def _read_cable_v1(path: str) -> tuple[dict, dict]:
     return settings, weights
 
 
-def _download_model(name: str) -> tuple[str, str]:
-    """Return the folder of a model of the hub, and its commit."""
+def original_config(folders: Iterable[Path], gpt: dict) -> dict | None:
+    """Return the config.json of the model that a run comes from, if it describes the run.
 
-    def choose(names: list[str]) -> list[str]:
-        if "config.json" not in names:
-            raise InputError(f"{name} has no config.json: {remedy}")
-        patterns = ("model*.safetensors", *TOKENIZER_FILES)
-        return ["config.json", *(x for p in patterns for x in fnmatch.filter(names, p))]
+    folders: of the run and of those that it started from. gpt: the fields of its
+    GPTConfig. A config with another encoding describes another model.
+    """
+    for path in (folder / CONFIG_COPY for folder in folders):
+        if path.is_file():
+            config = read_json(path, "import the model again")
+            if gpt["block"] == "llama":  # the table of GPT-2 has a fixed length
+                config["max_position_embeddings"] = gpt["block_size"]
+            return config if settings_of(str(path), config)["pe"] == gpt["pe"] else None
+    return None
 
-    remedy = "name a folder with config.json and model.safetensors, or gpt2, gpt2-medium, …"
-    paths, revision = hub.download_model(name, choose, remedy)
-    return os.path.dirname(paths[0]), revision
+
+def save_original(model: GPT, config: dict, dtype: torch.dtype, folder: Path) -> None:
+    """Write config.json and the weights, converted to dtype."""
+    from huggingface_hub import save_torch_state_dict
+
+    weights = {name: tensor.to(dtype) for name, tensor in _original_weights(model).items()}
+    save_torch_state_dict(weights, folder)
+    config = config | {"dtype": str(dtype).removeprefix("torch.")}
+    config.pop("torch_dtype", None)  # the older name
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def _download_cable(repository: str, file: str | None) -> tuple[str, str]:
-    """Return the path of a file of weights from the hub, of its only one if None; its commit."""
-
-    def choose(names: list[str]) -> list[str]:
-        names = [name for name in names if name.endswith((".pt", ".pth", ".bin"))]
-        if file is None and len(names) == 1:
-            return names
-        if file is None or file not in names:
-            raise InputError(
-                f"{repository} holds {', '.join(names) or 'no weights'}: pass one of them as --file"
-            )
-        return [file]
-
-    (path,), revision = hub.download_model(repository, choose, "name a local file")
-    return path, revision
+def _original_weights(model: GPT) -> dict[str, Tensor]:
+    """Return copies of the weights under transformers' names: the inverse of an import."""
+    c = model.config
+    heads = (c.n_head, c.n_kv_head, c.n_kv_head)
+    rows = {2: [c.n_inner] * 2, 3: [count * c.head_dim for count in heads]}  # of joined matrices
+    prefix = "transformer." if c.block == "gpt2" else "model."
+    weights = {}
+    for ours, tensor in model.state_dict().items():
+        if c.block == "gpt2" and ours.endswith(TRANSPOSED):
+            tensor = tensor.T
+        names = _source_names(ours, c.block)
+        parts = tensor.split(rows.get(len(names), len(tensor)))
+        for name, part in zip(names, parts, strict=True):
+            name = name if name.startswith("lm_head") else prefix + name
+            weights[name] = part.clone(memory_format=torch.contiguous_format)
+    return weights
 
 
 def _one_line(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 from errors import InputError
 from text_data.tokenizer import (
@@ -54,40 +55,15 @@ def _fast_tokenizer(backend, tokenizer: Tokenizer, end: str, has_mask: bool):
 
 
 def _backend_of(encoding):
-    """Return a tokenizers.Tokenizer with the tokens of a tiktoken.Encoding.
+    """Return a tokenizers.Tokenizer with the tokens of a tiktoken.Encoding."""
+    from transformers.convert_slow_tokenizer import TikTokenConverter
 
-    tiktoken merges the adjacent pair whose result has the lowest rank, whatever its two parts are:
-    every way to divide a token into two others is a merge here.
-    """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    ranks = encoding._mergeable_ranks
-    characters = bytes_to_unicode()
-
-    def text(token: bytes) -> str:
-        """Return the characters that GPT-2's tokenizer stores for the bytes of a token."""
-        return "".join(characters[byte] for byte in token)
-
-    merges = []
-    for token in sorted(ranks, key=ranks.get):
-        cuts = range(1, len(token))
-        pairs = [(token[:cut], token[cut:]) for cut in cuts]
-        pairs = [pair for pair in pairs if pair[0] in ranks and pair[1] in ranks]
-        pairs.sort(key=lambda pair: (ranks[pair[0]], ranks[pair[1]]))
-        merges += [(text(left), text(right)) for left, right in pairs]
-    vocabulary = {text(token): rank for token, rank in ranks.items()}
-    special = encoding._special_tokens
-    vocabulary |= special
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True))
-    split = pre_tokenizers.Split(Regex(_oniguruma(encoding._pat_str)), behavior="isolated")
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(
-        [AddedToken(name, special=True) for name in sorted(special, key=special.get)]
-    )
-    return backend
+    special = {name.encode(): token for name, token in encoding._special_tokens.items()}
+    names = sorted(encoding._special_tokens, key=encoding._special_tokens.get)
+    ranks, pattern = encoding._mergeable_ranks | special, _oniguruma(encoding._pat_str)
+    converter: Any = TikTokenConverter(ranks, pattern, extra_special_tokens=names)
+    converter.load_tiktoken_bpe = dict  # instead of the function that reads a file
+    return converter.converted()
 
 
 def _oniguruma(pattern: str) -> str:

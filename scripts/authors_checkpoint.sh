@@ -5,9 +5,8 @@
 # at that length; GPT-2 tiny trained on WikiText-103 at 1,024 tokens with the perplexities of version
 # 1: 23.75 and 21.97 at 1,024 and 16,384 tokens (section 5.1), and 22.22 at 8,192 (section 5.4).
 #
-#     python import_pretrained.py axiomlaborg/Cable              # list the files on the hub
-#     bash scripts/authors_checkpoint.sh "axiomlaborg/Cable --file NAME.pt --block_size 1024"
-#     bash scripts/authors_checkpoint.sh "FILE.pt --block_size 1024"      # a local file
+#     hf download axiomlaborg/Cable --local-dir weights
+#     bash scripts/authors_checkpoint.sh "weights/NAME.pt --block_size 1024"
 #
 # --block_size is the training length of that checkpoint.
 #

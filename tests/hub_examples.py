@@ -131,24 +131,6 @@ def write_gpt2(folder: Path, name: str = "openai-community/gpt2") -> Path:
     return repository
 
 
-def write_cable(folder: Path, name: str = "axiomlaborg/Cable") -> Path:
-    """Write a checkpoint as the CABLE authors', with random weights; return its folder."""
-    import torch
-
-    torch.manual_seed(0)
-    shapes = {"wte.weight": (50304, 8), "ln_f.weight": (8,), "ln_f.bias": (8,)}
-    layer = {"ln_1.weight": (8,), "ln_1.bias": (8,), "ln_2.weight": (8,), "ln_2.bias": (8,)}
-    matrices = {"attn.c_attn": (24, 8), "attn.c_proj": (8, 8), "attn.h_attn": (2, 8)}
-    for matrix, shape in (matrices | {"mlp.c_fc": (32, 8), "mlp.c_proj": (8, 32)}).items():
-        layer |= {f"{matrix}.weight": shape, f"{matrix}.bias": shape[:1]}
-    shapes |= {f"h.0.{key}": shape for key, shape in layer.items()}
-    weights = {f"transformer.{key}": torch.randn(shape) for key, shape in shapes.items()}
-    repository = folder / "models" / name
-    repository.mkdir(parents=True, exist_ok=True)
-    torch.save({"model": weights}, repository / "cable_small.pt")
-    return repository
-
-
 def write_datasets(folder: Path) -> None:
     for write in (
         write_fineweb,
@@ -159,11 +141,6 @@ def write_datasets(folder: Path) -> None:
         write_msmarco,
     ):
         write(folder)
-
-
-def write_models(folder: Path) -> None:
-    write_gpt2(folder)
-    write_cable(folder)
 
 
 def write_parquet(path: Path, columns: dict, row_group_size: int = 7) -> None:

@@ -364,7 +364,7 @@ def main():
     config = parser.parse_args()
     if config.examples:
         hub_examples.write_datasets(config.folder)
-        hub_examples.write_models(config.folder)
+        hub_examples.write_gpt2(config.folder)
     with HubServer(config.folder, config.port) as hub:
         print(f"export HF_ENDPOINT={hub.endpoint}", flush=True)
         threading.Event().wait()

@@ -2,7 +2,7 @@
 
     data_set = PinnedDataset("HuggingFaceFW/fineweb-edu", "sample-10BT", None, remedy)
     file = open_file(data_set.files("train")[0])
-    paths, commit = download_model("gpt2", lambda names: ["config.json", ...], remedy)
+    folder = download_model("gpt2", ["config.json", "*.safetensors"], remedy)
 
 The clients of Hugging Face repeat requests of files and of lists of files. `configure` gives every
 request a timeout, and refuses answers that are shorter than the hub announced, which the clients
@@ -15,7 +15,6 @@ import lzma
 import re
 import sys
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 from errors import InputError
@@ -173,32 +172,17 @@ def load_table(options: dict, revision: str | None = None):
     return table, commit
 
 
-def download_model(
-    repository: str, choose: Callable[[list[str]], list[str]], remedy: str
-) -> tuple[list[str], str]:
-    """Return the local paths of a model's files and their commit; download what is not cached.
+def download_model(repository: str, patterns: list[str], remedy: str) -> Path:
+    """Return the folder of a model's files, named after its commit; download what is not cached.
 
-    choose: returns the files to download, given all. In offline mode, and if the hub cannot be
-    reached, the cached files are used.
-    Raises InputError with `remedy` if the model cannot be downloaded and is not cached.
+    patterns: of the files. In offline mode, and if the hub cannot be reached, the
+    cached files are used. Raises InputError with `remedy` if the model cannot be
+    downloaded and is not cached.
     """
     import huggingface_hub
 
     with input_errors(repository, remedy):
-        # The newest commit, or the newest known one if the hub cannot be reached.
-        commit = huggingface_hub.resolve_revision(repository).resolved
-        try:
-            names = huggingface_hub.list_repo_files(repository, revision=commit)
-        except Exception:
-            cache = Path(
-                huggingface_hub.snapshot_download(
-                    repository, revision=commit, local_files_only=True
-                )
-            )
-            files = [path for path in cache.rglob("*") if path.is_file()]
-            names = [path.relative_to(cache).as_posix() for path in files]
-        download = functools.partial(huggingface_hub.hf_hub_download, repository, revision=commit)
-        return [download(name) for name in choose(names)], commit
+        return Path(huggingface_hub.snapshot_download(repository, allow_patterns=patterns))
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ import import_pretrained
 import prepare_text
 import sample
 import train_gpt
-from hf_interop import original
+from hf_interop import pretrained
 from kv_cache import Cache
 from text_data import tokenizer as tokenizers_of_ours
 from text_data.shards import Shards
@@ -267,9 +267,9 @@ def test_incomplete_folders_are_refused(imported, refused, tmp_path):
 def test_a_saved_import_is_the_model_that_was_imported(imported, tmp_path, name):
     theirs, folder, run = imported(name)
     model, checkpoint = loading.load_model(run, torch.device("cpu"))
-    config = original.original_config([tmp_path, run], checkpoint["gpt"])
+    config = pretrained.original_config([tmp_path, run], checkpoint["gpt"])
     assert config is not None
-    original.save(model, config, DTYPES.get(name, torch.float32), tmp_path)
+    pretrained.save_original(model, config, DTYPES.get(name, torch.float32), tmp_path)
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     assert type(loaded) is type(theirs)
     known = {"dtype": str(loaded.dtype).removeprefix("torch.")}

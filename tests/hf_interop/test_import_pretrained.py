@@ -91,19 +91,8 @@ def test_invalid_input_is_refused(refused, gpt2, tmp_path):
         settings.write_text(json.dumps({**before, key: other}))
         assert f"has {key} {other}, but only" in refused(main, tmp_path / "gpt2", *out)[0]
     settings.write_text(json.dumps(before))
-    for flags in (
-        ("--block_size", "16"),
-        ("--attn_scale", "0.5"),
-        ("--block_size", "16", "--attn_scale", "0.5"),
-    ):
-        assert refused(main, tmp_path / "gpt2", *flags, *out) == [
-            f"error: {tmp_path / 'gpt2'} is a model whose config.json has these settings: "
-            f"remove {' and '.join(flags[::2])}"
-        ]
-    assert (
-        "is a local path, and --file names a file on the hub: remove --file"
-        in refused(main, tmp_path / "gpt2", "--file", "a.pt", *out)[0]
-    )
+    (line,) = refused(main, tmp_path / "gpt2", "--block_size", 16, *out)
+    assert line.endswith("gpt2 has its length: remove --block_size")
     type(gpt2)(
         type(gpt2.config)(n_positions=8, n_embd=8, n_layer=1, n_head=2, vocab_size=300)
     ).save_pretrained(tmp_path / "small")
