@@ -27,7 +27,6 @@ import prepare_text
 import report
 import sample
 import train_gpt
-from generation.sampling import SamplingConfig
 
 MEMORY = 32 * 2**30  # bytes of address space, most of it PyTorch's libraries
 CPU = ["--device", "cpu", "--dtype", "float32"]
@@ -245,17 +244,13 @@ def test_values_in_checkpoints(data, run, data_dir):
 
 @random_input
 @given(data=st.data())
-def test_prompts_and_sampling_settings(data, run):
+def test_prompts(data, run):
     content = st.binary(max_size=300) | st.sampled_from([b"", b"a" * 5000, b"\n\n\xff"])
-    flags = ["--max_new_tokens", data.draw(st.sampled_from(["0", "1", "5"]))]
-    if data.draw(st.booleans()):
-        name = data.draw(st.sampled_from(setting_names(SamplingConfig)))
-        flags += [f"--{name}", json.dumps(data.draw(scalars))]
     with limited_folder() as folder:
         (folder / "prompts.txt").write_bytes(data.draw(content))
         text = data.draw(st.text(max_size=300)).replace("\0", "")
         source = data.draw(st.sampled_from([["--prompt", text], ["--prompt_file", "prompts.txt"]]))
-        call(sample, run, *CPU, *flags, *source).check()
+        call(sample, run, *CPU, "--max_new_tokens", "5", *source).check()
 
 
 @random_input

@@ -141,10 +141,12 @@ def test_cast_blocks_change_no_loss(pe, model):
     assert expected.dtype == torch.float32
 
 
-def test_buffer_of_the_texts_grows(model, monkeypatch):
-    cable, prompts = model("cable"), [[END, *b"12: l"], [END]]
+@pytest.mark.parametrize("name, value", [("GROWTH", 1), ("CACHE_CHUNK", 4)])
+def test_buffers_and_chunks_change_nothing(name, value, model, monkeypatch):
+    """The buffer of the texts grows; a long prompt is read in chunks."""
+    cable, prompts = model("cable"), [[END, *b"1: line 7 of 49. 2: l"], [END]]
     expected = generate_tokens(cable, prompts, temperature=0, max_new_tokens=20)
-    monkeypatch.setattr(sampling, "GROWTH", 1)
+    monkeypatch.setattr(sampling, name, value)
     assert generate_tokens(cable, prompts, temperature=0, max_new_tokens=20) == expected
 
 
@@ -182,14 +184,6 @@ def test_compiled_generation_gives_the_same_tokens(pe, model, monkeypatch):
         torch, "compile", lambda function, **options: compile_(function, backend="eager", **options)
     )
     assert generate_tokens(model(pe), prompts, **settings, compile=True) == expected
-
-
-def test_long_prompts_are_read_in_chunks(model, monkeypatch):
-    prompt = [END, *b"1: line 7 of 49. 2: line 8"]
-    settings = {"temperature": 0, "max_new_tokens": 9}
-    whole = generate_tokens(model("cable"), [prompt], **settings)
-    monkeypatch.setattr(sampling, "CACHE_CHUNK", 4)
-    assert generate_tokens(model("cable"), [prompt], **settings) == whole
 
 
 def sampled_fractions(logits, **settings):
@@ -258,12 +252,6 @@ def test_text_depends_on_the_seed_only(trained, capsys):
     flags = (trained("cable"), "--max_new_tokens", 40)
     one, same, other = (generate_text(capsys, *flags, "--seed", seed) for seed in (1, 1, 2))
     assert one == same != other
-
-
-def test_top_k_one_is_temperature_zero(trained, capsys):
-    flags = (trained("cable"), "--prompt", "2", "--max_new_tokens", 20)
-    greedy = generate_text(capsys, *flags, "--temperature", 0)
-    assert generate_text(capsys, *flags, "--top_k", 1) == greedy
 
 
 def test_a_prompt_file_is_a_batch(trained, capsys, tmp_path):

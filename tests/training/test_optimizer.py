@@ -8,7 +8,7 @@ from runtime import checkpoints
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, log_of
+from conftest import TINY
 from in_process import digest
 from torch import nn
 
@@ -88,25 +88,23 @@ def test_registered_optimizer_trains_and_resumes_bit_by_bit(
         )
         return optimizer
 
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
     flags = [*TINY, "--data", str(data_dir), "--keep_checkpoints", "3", "--out_dir"]
     name = ["--optimizer", "test-momentum"]
-    train_gpt.main([*flags, str(tmp_path / "whole"), *name])
+    train_gpt.main([*flags, str(whole), *name])
     assert [rate[1] for rate in rates] == pytest.approx([3 * rate[0] for rate in rates])
-    config = checkpoints.load_checkpoint(tmp_path / "whole")["config"]
-    assert config["optimizer"] == "test-momentum"
-    expected = [train_gpt.learning_rate(step, train_gpt.Config(**config)) for step in range(6)]
-    assert [rate[0] for rate in rates] == expected
-    parts = shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    config = train_gpt.Config(**checkpoints.load_checkpoint(whole)["config"])
+    assert [rate[0] for rate in rates] == [train_gpt.learning_rate(n, config) for n in range(6)]
+    shutil.copytree(whole, parts)
     for step in (4, 6):
         (parts / f"checkpoint_{step:07}.pt").unlink()
     (line,) = refused(train_gpt.main, *flags, parts, "--resume")
     assert "was trained with optimizer test-momentum, not adamw: use the same" in line
     train_gpt.main([*flags, str(parts), *name, "--resume"])
-    whole, resumed = (checkpoints.load_checkpoint(tmp_path / run) for run in ("whole", "parts"))
+    one, other = map(checkpoints.load_checkpoint, (whole, parts))
     for key in ("model", "optimizer", "sampler"):
-        assert digest(whole[key]) == digest(resumed[key])
-    assert checkpoints.training_settings(whole)["optimizer"] == "test-momentum"
-    assert log_of(parts)[-1]["loss"] == log_of(tmp_path / "whole")[-1]["loss"]
+        assert digest(one[key]) == digest(other[key])
+    assert checkpoints.training_settings(one)["optimizer"] == "test-momentum"
 
 
 def newton_schulz(update):
@@ -143,26 +141,6 @@ def test_muon_orthogonalizes_matrices_of_blocks_and_trains_the_rest_by_adamw(blo
             step = 0.2 * max(x.shape) ** 0.5 * newton_schulz(0.05 * grad + 0.95 * 0.05 * grad)
         error = np.linalg.norm(x.detach().double().numpy() - (old - lr * step))
         assert error < (0.03 if x in matrices else 1e-5) * np.linalg.norm(lr * step), name
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_muon_with_a_wsd_schedule_resumes_bit_by_bit(dtype, data_dir, tmp_path):
-    flags = [*TINY, "--data", str(data_dir), "--keep_checkpoints", "3", "--pe", "cable"]
-    flags += ["--optimizer", "muon", "--schedule", "wsd", "--dtype", dtype, "--out_dir"]
-    train_gpt.main([*flags, str(tmp_path / "whole")])
-    parts = shutil.copytree(tmp_path / "whole", tmp_path / "parts")
-    for step in (4, 6):
-        (parts / f"checkpoint_{step:07}.pt").unlink()
-    train_gpt.main([*flags, str(parts), "--resume"])
-    whole, resumed = (checkpoints.load_checkpoint(tmp_path / run) for run in ("whole", "parts"))
-    for key in ("model", "optimizer", "sampler", "scaler"):
-        assert digest(whole[key]) == digest(resumed[key])
-    assert len(whole["optimizer"]["param_groups"]) == 3
-    settings = checkpoints.training_settings(whole)
-    assert (settings["optimizer"], settings["schedule"]) == ("muon", "wsd")
-    assert [record["loss"] for record in log_of(parts) if "loss" in record] == [
-        record["loss"] for record in log_of(tmp_path / "whole") if "loss" in record
-    ]
 
 
 def test_checkpoints_without_the_settings_have_the_defaults(trained):
