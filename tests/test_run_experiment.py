@@ -201,14 +201,15 @@ def test_a_record_that_was_written_during_an_interruption_counts(tmp_path, statu
 
 def test_time_left_does_not_count_what_was_finished_before(tmp_path, capsys):
     """In a minute from 40 to 50 of 100 steps: five minutes are left, and as long for a second."""
+    line = '{{"kind": "train", "step": {}, "loss": 1, "tokens_per_second": 1}}\n'
     (tmp_path / "config.yaml").write_text("steps: 100")
-    (tmp_path / "log.jsonl").write_text('{"kind": "train", "step": 40, "tokens_per_second": 1}\n')
+    (tmp_path / "log.jsonl").write_text(line.format(40))
     jobs = [scheduler.Job("a", ["-c", "pass"], run=tmp_path), scheduler.Job("b", [])]
     running = scheduler.Scheduler(jobs, tmp_path, 1)
     running.start(jobs[0], 0)
     running.running[jobs[0]].wait()
     with (tmp_path / "log.jsonl").open("a") as log:
-        log.write('{"kind": "train", "step": 50, "tokens_per_second": 1}\n')
+        log.write(line.format(50))
     jobs[0].started = running.started = time.time() - 60
     running.print_progress()
     _, first, all_jobs = capsys.readouterr().out.splitlines()

@@ -3,9 +3,9 @@
     scheduler = Scheduler(jobs, Path("runs/full/table4/logs"), side_by_side="auto")
     status = scheduler.run()
 
-On several GPUs a job runs on all of them (torchrun). Side by side, each job has one GPU
-(CUDA_VISIBLE_DEVICES) or its part of the CPU's cores (OMP_NUM_THREADS). Jobs start in their order
-as soon as the jobs that they need are done. A report runs again whenever records were added.
+On several GPUs a job runs on all of them (torchrun). Side by side, each job has
+one GPU (CUDA_VISIBLE_DEVICES) or its part of the CPU's cores (OMP_NUM_THREADS).
+Jobs start in their order as soon as the jobs that they need are done.
 """
 
 import contextlib
@@ -21,6 +21,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runtime.run_folder import read_log
+
 import torch
 import yaml
 
@@ -28,10 +30,11 @@ from training.cost import describe_seconds
 
 # Programs that do not resume: they are done if their output exists.
 ONCE = ("export_hf.py", "import_pretrained.py", "retrieval.prepare")
-# bench.py writes its output before it ends: this file next to it has the command that has ended.
+# bench.py writes its output before it ends: this file next to it has the command
+# that has ended.
 FINISHED = ".finished"
 DEVICES = "EXPERIMENT_DEVICES"  # number of devices to believe in, for tests
-SCRIPTS = "EXPERIMENT_SCRIPTS"  # processes of the scripts that called this one; jobs end with them
+SCRIPTS = "EXPERIMENT_SCRIPTS"  # processes of the calling scripts; jobs end with them
 KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 POLL_SECONDS = 0.1
 PRINT_SECONDS = 60  # between lines of progress, if they cannot be updated
@@ -74,12 +77,11 @@ class Job:
         return states.isdisjoint({"waiting", "running"}) if self.is_last else states <= {"done"}
 
     def progress(self) -> tuple[float, str]:
-        """Return the finished fraction of the job, and the last log line of a training."""
+        """Return the finished fraction of the job, and the last step of a training."""
         if self.state == "running" and self.run:
             with contextlib.suppress(OSError, IndexError, KeyError, ValueError):
                 steps = yaml.safe_load((self.run / "config.yaml").read_text())["steps"]
-                lines = (self.run / "log.jsonl").read_text().splitlines()
-                last = [json.loads(line) for line in lines if '"train"' in line][-1]
+                last = [x for x in read_log(self.run) if x["kind"] == "train"][-1]
                 step, speed = last["step"], last["tokens_per_second"]
                 return step / steps, f", step {step:,} of {steps:,}, {speed:,.0f} tokens/s"
         return float(self.state not in ("waiting", "running")), ""
@@ -91,12 +93,12 @@ class Scheduler:
     def __init__(self, jobs: list[Job], logs: Path, side_by_side: int | str):
         """side_by_side: number of jobs; "auto": one on GPUs, else one per core; "all": one each."""
         self.jobs, self.logs = jobs, logs
-        devices = int(os.environ.get(DEVICES, torch.cuda.device_count()))
+        count = int(os.environ.get(DEVICES, torch.cuda.device_count()))
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+        ids = visible.split(",") if visible else []
         cores = len(os.sched_getaffinity(0))
-        width = {"auto": 1 if devices else cores, "all": devices or cores}.get(str(side_by_side))
-        width = width or int(side_by_side)
-        ids = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
-        ids = ids or [str(number) for number in range(devices)]
+        widths = {"auto": 1 if count else cores, "all": count or cores}
+        width = widths.get(str(side_by_side)) or int(side_by_side)
         self.groups = [ids]  # the devices of each slot
         if width > 1:
             self.groups = [[number] for number in ids[:width]] or [[]] * width
@@ -139,15 +141,14 @@ class Scheduler:
                 break
             self.print_progress()
             time.sleep(POLL_SECONDS)
-        for job in self.jobs:
-            if job.state == "failed":
-                print(
-                    f"error: failed: {self.command(job)}: read {self.log_of(job)}", file=sys.stderr
-                )
+        failed = [job for job in self.jobs if job.state == "failed"]
+        for job in failed:
+            line = f"error: failed: {self.command(job)}: read {self.log_of(job)}"
+            print(line, file=sys.stderr)
         if self.signal:
             print("interrupted: run the same command again to continue", file=sys.stderr)
             return 128 + self.signal
-        return int(any(job.state == "failed" for job in self.jobs))
+        return int(bool(failed))
 
     def interrupt(self, number: int, frame) -> None:
         """Pass a signal on to all jobs, as SIGTERM: trainings save a checkpoint and end."""
@@ -197,18 +198,20 @@ class Scheduler:
             output = self.log_of(job).read_text(errors="replace")
             seconds = time.time() - job.started
             print(f"{job.state}: {job.name}, {describe_seconds(seconds)}", flush=True)
-            if job.words[0] in ("report.py", "sample.py"):
+            program, last_word = job.words[0], Path(job.words[-1])
+            if program in ("report.py", "sample.py"):
                 print(output, flush=True)
-            elif not has_failed:
-                if job.words[0] == "bench.py":
-                    Path(job.words[-1]).with_suffix(FINISHED).write_text(shlex.join(job.words))
-                # A benchmark prints no record, but names it at the end of its command.
-                records = re.findall("^record: (.+)", output, re.MULTILINE)
-                records = records or [str(Path(job.words[-1]).with_suffix(".json"))]
-                for report in job.reports:
-                    report.records = [*dict.fromkeys([*report.records, *records])]
-                    self.records_of(report).parent.mkdir(parents=True, exist_ok=True)
-                    self.records_of(report).write_text(json.dumps(report.records))
+            if has_failed or program == "report.py":
+                continue
+            # A benchmark names its record at the end of its command.
+            records = re.findall("^record: (.+)", output, re.MULTILINE)
+            if program == "bench.py":
+                last_word.with_suffix(FINISHED).write_text(shlex.join(job.words))
+            for report in job.reports:
+                found = records or [str(last_word.with_suffix(".json"))]
+                report.records = [*dict.fromkeys([*report.records, *found])]
+                self.records_of(report).parent.mkdir(parents=True, exist_ok=True)
+                self.records_of(report).write_text(json.dumps(report.records))
         for job in self.jobs:
             failed = any(needed.state in ("failed", "skipped") for needed in job.needs)
             if failed and job.state == "waiting" and not job.is_last:
@@ -216,23 +219,22 @@ class Scheduler:
 
     def print_progress(self) -> None:
         """Print a line for each running job and one for all; update them on a terminal."""
-        updates = sys.stdout.isatty()
-        if not updates and time.time() - self.printed < PRINT_SECONDS:
+        updates, now = sys.stdout.isatty(), time.time()
+        if not updates and now - self.printed < PRINT_SECONDS:
             return
-        self.printed = time.time()
-        lines = []
-        for job in self.running:
+        self.printed = now
+        lines, done_by_all, left_of_all = [], 0.0, 0.0
+        for number, job in enumerate(self.jobs, 1):
             fraction, details = job.progress()
-            done = fraction - job.finished_before
-            if done > 0:
-                left = (time.time() - job.started) * (1 - fraction) / done
-                details += f", {describe_seconds(left)} left"
-            lines.append(f"{self.jobs.index(job) + 1} of {len(self.jobs)}: {job.name}{details}")
-        fractions = {job: job.progress()[0] for job in self.jobs}
-        done = sum(job.weight * (fractions[job] - job.finished_before) for job in self.jobs)
-        if done > 0:
-            remaining = sum(job.weight * (1 - fractions[job]) for job in self.jobs)
-            left = (time.time() - self.started) * remaining / done
+            done, left = fraction - job.finished_before, 1 - fraction
+            done_by_all += job.weight * done
+            left_of_all += job.weight * left
+            if job in self.running:
+                if done > 0:
+                    details += f", {describe_seconds((now - job.started) * left / done)} left"
+                lines.append(f"{number} of {len(self.jobs)}: {job.name}{details}")
+        if done_by_all > 0:
+            left = (now - self.started) * left_of_all / done_by_all
             lines.append(f"all: {describe_seconds(left)} left")
         end = f"\x1b[{len(lines)}F" if updates else ""
         print("".join(f"{line}\n" for line in lines), end=end, flush=True)
