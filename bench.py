@@ -8,28 +8,21 @@
     python report.py out.json --out_dir results/bench
 
 train      optimizer steps of train_gpt.py on random tokens: --steps of
-           --micro_batches each; also the fraction of the time in matrix
-           products, attention, elementwise operations, the optimizer, and
-           waiting for the host, of one profiled round
+           --micro_batches each, and where the time of one profiled round goes
 attention  attention alone, forward and backward, with everything the encoding
-           adds (rotation, features, bias). `sdpa` is PyTorch's fused kernel
-           without an encoding, `cable dense` the dense path. --run uses the
-           layers of a trained model on its validation text.
+           adds (rotation, features, bias), by every path. `sdpa` is PyTorch's
+           fused kernel without an encoding. Prints which path to pass.
 generate   greedy generation up to the context; reading the prompt is not timed
 eval       the losses of a micro-batch without gradients
 prepare    Python's standard library to shards, compared with tiktoken alone
-compare    one table of ratios to other people's code; what is missing is named
-           and skipped
+compare    ratios to other people's code; what is missing is named and skipped
 
-docs/performance.md describes `compare` and --against. Cases are interleaved
-(A B C A B C), after one round that is not counted. `rope` and `nope` are
-measured together with every other encoding. Speeds are those of the median
-round. Attention on a GPU is timed on the GPU.
+`rope` and `nope` are measured together with every other encoding, and cases are
+interleaved (docs/performance.md). Attention on a GPU is timed on the GPU.
 
 memory     bytes of a separate round: train: weights, gradients, AdamW's moments
            and activations; attention: what the round allocates; generate: the
            KV cache
-weights    generate: bytes of parameters and buffers
 error      attention: the largest relative error of outputs and gradients,
            compared with the dense path in float32
 left_out   attention with Triton: the fraction of key tiles that the kernels skip
@@ -37,9 +30,8 @@ left_out   attention with Triton: the fraction of key tiles that the kernels ski
 On a GPU, train and attention also measure the Triton kernels (`cable triton`),
 and PyTorch's fused kernel pinned to one backend (`sdpa flash`, `cable cudnn`;
 train: of `rope` only); attention also FlexAttention (`cable flex`), and the
-Triton kernels without skipping (`cable all tiles`). Attention ends with the
-fastest path of each encoding on this machine, to pass to train_gpt.py. Training
-measures an encoding without another fused path by the Triton kernels only.
+Triton kernels without skipping (`cable all tiles`). Training measures an encoding
+without another fused path by the Triton kernels only.
 """
 
 import os
@@ -75,7 +67,6 @@ from reporting import metrics
 from text_data import shards, text_sources, tokenization
 from text_data.tokenizer import TiktokenTokenizer, load_tokenizer
 
-ALL = (*BENCHMARKS, "prepare", "compare")
 # Cases that are measured together with every other encoding.
 COMPANIONS = (*BASELINES, "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn")
 
@@ -121,12 +112,11 @@ class Config:
     """JSON file for the record, with hardware and versions"""
 
     def __post_init__(self):
-        known, problems = ", ".join(ALL), []
+        known, problems = (*BENCHMARKS, "prepare", "compare"), []
+        for name in {*self.what} - {*known}:
+            problems.append(f"unknown benchmark '{name}': choose from {', '.join(known)}")
         if not self.what:
-            problems.append(f"name a benchmark: {known}")
-        for name in self.what:
-            if name not in ALL:
-                problems.append(f"unknown benchmark '{name}': choose from {known}")
+            problems.append(f"name a benchmark: {', '.join(known)}")
         if "compare" in self.what and len(self.what) > 1:
             problems.append("compare has a record of its own: remove the other benchmarks")
         if "compare" in self.what and "," in self.context:
@@ -165,11 +155,8 @@ def main(argv=None):
     trained = loading.load_model(config.run, device) if config.run else None
     record = provenance(device)
     record |= {"processor": devices.cpu_name(), "cores": os.cpu_count()}
-    if {"prepare", "compare"} & {*config.what}:
-        record |= {name: version(name) for name in ("tiktoken", "pyarrow")}
-    uses_transformers = config.against or "compare" in config.what
-    if uses_transformers and baselines.is_installed("transformers"):
-        record["transformers"] = version("transformers")
+    installed = filter(baselines.is_installed, ("transformers", "tiktoken", "pyarrow"))
+    record |= {name: version(name) for name in installed}
     if config.plugin:
         record["plugin"] = config.plugin
     if config.out:
@@ -198,10 +185,7 @@ def measure(
     dtype: torch.dtype,
     trained: tuple[GPT, dict] | None = None,
 ) -> Iterator[dict]:
-    """Yield the result of a benchmark after each encoding.
-
-    trained: model and checkpoint of --run.
-    """
+    """Yield the result of a benchmark after each encoding; trained: of --run."""
     result: dict = header(name, config, device, dtype) | {"contexts": {}}
     names, layers = config.names(), 1
     if trained:
@@ -239,16 +223,11 @@ def measure(
             label = f"{name} of {' and '.join(group)} at {context:,} tokens"
             try:
                 cases = build_cases(name, setting, group)
-                if cases:
-                    prepare = {key: case.prepare for key, case in {**companions, **cases}.items()}
-                    seconds = interleave(prepare, config.repeats, device, label, clock)
-                    entries |= {
-                        key: make_entry(key, case, seconds, peak, device)
-                        for key, case in cases.items()
-                    }
-                    print_fastest_paths(cases, entries, label)
-                    for pe in set(group) - cases.keys():
-                        del entries[pe]  # measured by the Triton kernels only
+                timed = {**companions, **cases} if cases else {}
+                prepare = {key: case.prepare for key, case in timed.items()}
+                seconds = interleave(prepare, config.repeats, device, label, clock)
+                for key, case in cases.items():
+                    entries[key] = make_entry(key, case, seconds, peak, device)
             except torch.OutOfMemoryError:
                 if not companions:
                     raise InputError(
@@ -256,8 +235,10 @@ def measure(
                     ) from None
                 print(f"{label} does not fit into the GPU")
             else:
-                if not companions:
-                    companions = {key: cases[key] for key in COMPANIONS if key in cases}
+                print_fastest_paths(cases, entries, label)
+                for pe in set(group) - cases.keys() if cases else ():
+                    del entries[pe]  # measured by the Triton kernels only
+                companions = companions or {key: cases[key] for key in COMPANIONS if key in cases}
             yield result
 
 
@@ -276,8 +257,8 @@ def compare(config: Config, device: torch.device, dtype: torch.dtype) -> Iterato
     """Yield the comparison with other people's code after each of its rows."""
     (context,) = config.contexts()
     result = header("compare", config, device, dtype)
-    shape, compiles = (config.micro_batch, context), result["compile"]
-    setting = Setting(config.model, *shape, device, dtype, compiles, against="transformers")
+    shape = config.micro_batch, context
+    setting = Setting(config.model, *shape, device, dtype, result["compile"], "transformers")
     result |= {"context": context, "rows": [], "skipped": {}}
     for row in comparison.measure_rows(setting, config.repeats, result["skipped"]):
         result["rows"].append(row)
@@ -297,9 +278,9 @@ def compare(config: Config, device: torch.device, dtype: torch.dtype) -> Iterato
 
 def header(name: str, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
     """Return the part of a result that says how it was measured."""
-    compiles = config.compile
-    if compiles is None:
-        compiles = device.type == "cuda" and name in ("train", "attention")
+    compiles = bool(config.compile)
+    if name in ("train", "attention"):
+        compiles = devices.uses_compile(config.compile, device)
     result = {
         "model": config.model,
         "micro_batch": 1 if name == "generate" else config.micro_batch,

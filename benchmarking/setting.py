@@ -46,10 +46,10 @@ class Setting:
     device: torch.device
     dtype: torch.dtype
     compile: bool
-    layers: list[bias_statistics.Layer] = dataclasses.field(default_factory=list)
-    """attention: of a trained model, with their inputs; empty: an untrained one"""
     against: str | None = None
     """generate: "transformers" adds its models of the same size"""
+    layers: list[bias_statistics.Layer] = dataclasses.field(default_factory=list)
+    """attention: of a trained model, with their inputs; empty: an untrained one"""
     steps: int = 1
     """train: optimizer steps of a round"""
     micro_batches: int = 1

@@ -127,43 +127,28 @@ def test_other_networks_are_named_if_missing(monkeypatch):
         comparison.generate("learnable", PLAIN)
 
 
-@pytest.fixture
-def authors(monkeypatch):
+class Cable(torch.nn.Module):
     """A network with the name and signature of the CABLE authors' own."""
 
-    class Cable(torch.nn.Module):
-        def __init__(self, config):
-            super().__init__()
-            self.net = GPT(
-                dataclasses.replace(config, pe="cable-v1", attention="dense", attn_scale=1.0)
-            )
+    def __init__(self, config):
+        super().__init__()
+        self.net = GPT(dataclasses.replace(config, pe="cable-v1", attention="dense"))
 
-        def forward(self, tokens, targets=None):
-            logits = self.net(tokens)
-            return logits, F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
-
-    monkeypatch.setitem(
-        sys.modules, "Cable", types.SimpleNamespace(Cable=Cable, __spec__="something")
-    )
+    def forward(self, tokens, targets):
+        logits = self.net(tokens)
+        return logits, F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
 
 
-def test_train_step_updates_the_authors_network(authors):
+def test_train_step_updates_the_authors_network(monkeypatch):
     """All parameters change, with and without weight decay."""
-    torch.manual_seed(0)
+    module = types.SimpleNamespace(Cable=Cable, __spec__="something")
+    monkeypatch.setitem(sys.modules, "Cable", module)
     model = baselines.authors_cable(GPTConfig(size="quickstart", vocab_size=64, block_size=8))
-    decayed, rest = (
-        sum(p.numel() for p in group["params"]) for group in model.parameter_groups(0.1)
-    )
-    assert decayed + rest == model.parameter_count() and rest == sum(
-        p.numel() for p in model.parameters() if p.dim() == 1
-    )
+    groups = model.parameter_groups(0.1)
+    decayed, rest = (sum(p.numel() for p in group["params"]) for group in groups)
+    assert decayed + rest == model.parameter_count()
+    assert rest == sum(p.numel() for p in model.parameters() if p.dim() == 1)
     before = {name: p.clone() for name, p in model.named_parameters()}
-    tokens = torch.randint(64, (2, 9))
-    cases.train_step(
-        model,
-        make_optimizer(model),
-        torch.amp.GradScaler("cpu", enabled=False),
-        (tokens[:, :-1], tokens[:, 1:]),
-        torch.float32,
-    )
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    cases.train_step(model, make_optimizer(model), scaler, SHAPE.make_batch(64), torch.float32)
     assert all(not torch.equal(before[name], p) for name, p in model.named_parameters())

@@ -197,12 +197,15 @@ def test_unsupported_arguments_are_refused_in_one_line():
     mask[0, :6] = 0
     padded_positions = (mask.cumsum(1) - 1).clamp(min=0)
     model(TOKENS, attention_mask=mask, position_ids=padded_positions)
+    cache = DynamicCache()
     for problem, arguments in {
         "position_ids other than": {"position_ids": pos[None] + 1},
         "position_ids other than 0": {"position_ids": pos[None, :5]},
         "position_ids other than 0, 1": {"position_ids": pos[None], "attention_mask": mask},
         "output_attentions is not supported": {"output_attentions": True},
         "either input_ids or inputs_embeds": {"inputs_embeds": embedded},
+        "padding between tokens": {"attention_mask": mask.roll(1, 1)},
+        "a padded batch cannot use a cache": {"attention_mask": mask, "past_key_values": cache},
     }.items():
         with pytest.raises(ValueError, match=problem):
             model(TOKENS, **arguments)
