@@ -82,7 +82,6 @@ class Trainer:
             devices.enable_determinism()
         local_rank = processes.local_rank if self.world_size > 1 else None
         self.device, self.dtype = devices.select_device(config.device, config.dtype, local_rank)
-        attention_path.check_device(config.attention, self.device)
         self.autocast = devices.autocast(self.device, self.dtype)  # mixed precision
         self.train_windows, self.val_windows = settings.open_data(config)
         self.run, checkpoint = self.open_run()
@@ -324,8 +323,7 @@ class Trainer:
             from training.initialization import initialize_from
 
             initialize_from(model, config.init_from, source, shards.tokenizer)
-        recorded = checkpoint["gpt"]["attention"] if checkpoint else "auto"
-        attention_path.choose_path(model, config, self.device, recorded)
+        attention_path.choose_path(model, config, self.device)
         model.to(self.device)
         torch.manual_seed(config.seed + self.rank)  # from here on, each rank draws its own numbers
         return model

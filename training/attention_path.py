@@ -28,7 +28,7 @@ from training.attention_layer import AttentionLayer, random_layer, relative_erro
 Name = Literal[
     "auto", "sdpa", "sdpa/flash", "sdpa/cudnn", "sdpa/efficient", "triton", "flex", "dense"
 ]
-ONLY_ON = {"sdpa/cudnn": "cuda", "sdpa/efficient": "cuda", "flex": "cuda", "batched": "cpu"}
+GPU_PATHS = {"sdpa/cudnn", "sdpa/efficient", "flex"}
 # The fastest paths on a GPU; an encoding without a bias tries sdpa first.
 GPU_ORDER = ("triton", "sdpa", "flex")
 # Largest relative errors: of the output and the gradients of queries, keys,
@@ -44,34 +44,20 @@ SEQUENCES = 2
 TOKENS = (256, 600)  # whole tiles of all kernels; partial tiles
 
 
-def check_device(names: str, device: torch.device) -> None:
-    """Raise InputError for a path, or one of several, that the device cannot take."""
-    for name in names.split("_"):
-        if ONLY_ON.get(name, device.type) != device.type:
-            needed = {"cuda": "GPU", "cpu": "CPU"}[ONLY_ON[name]]
-            raise InputError(f"attention {name} needs a {needed}: use auto, sdpa or dense")
-
-
-def choose_path(model: GPT, config, device: torch.device, recorded: str = "auto") -> None:
+def choose_path(model: GPT, config, device: torch.device) -> None:
     """Set the attention path of each layer, also in the config that checkpoints store.
 
-    config: the `Config` of train_gpt.py. recorded: the path in the checkpoint to
-    resume from, which is taken again. If this machine does not have it, a note
-    is printed.
+    config: the `Config` of train_gpt.py. Raises InputError for a path that needs
+    a GPU, on a CPU.
     """
-    if config.attention != "auto":
-        return
-    paths = attention.resolve_paths("auto", model.posenc, device.type)
-    if device.type == "cuda":
-        paths = tuple(fastest_path(x, config.deterministic) for x in model.posenc)
-    if recorded != "auto":
-        try:
-            check_device(recorded, device)
-            paths = attention.resolve_paths(recorded, model.posenc)
-        except InputError as error:
-            print(f"note: not the checkpoint's path: {error.problems[0]}")
-    model.attention_paths = paths
-    model.config.attention = attention.join_names(paths)
+    if device.type == "cpu" and config.attention in GPU_PATHS:
+        raise InputError(f"attention {config.attention} needs a GPU: use auto, sdpa or dense")
+    if config.attention == "auto":
+        paths = attention.resolve_paths("auto", model.posenc, device.type)
+        if device.type == "cuda":
+            paths = tuple(fastest_path(x, config.deterministic) for x in model.posenc)
+        model.attention_paths = paths
+        model.config.attention = attention.join_names(paths)
 
 
 def fastest_path(encoding: Encoding, deterministic: bool = False) -> attention.Path:

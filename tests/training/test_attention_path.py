@@ -1,9 +1,7 @@
-"""Tests of a training's attention path: the choice of `auto`, its check, and resume.
+"""Tests of a training's attention path: the choice of `auto`, and its check.
 
 On a CPU a training checks nothing, so the tests switch the check on, with paths that are wrong.
 """
-
-from runtime import checkpoints
 
 import pytest
 import torch
@@ -47,11 +45,11 @@ def failing(*inputs):
     raise RuntimeError("no such\nkernel")
 
 
-def make(pe="cable", device=CPU, recorded="auto", **settings):
+def make(pe="cable", device=CPU, **settings):
     """Return a model whose path is chosen, and its training's settings."""
     config = train_gpt.Config(size="quickstart", n_head=2, n_embd=32, pe=pe, **settings)
     model = GPT(config.gpt_config(vocab_size=64))
-    attention_path.choose_path(model, config, device, recorded)
+    attention_path.choose_path(model, config, device)
     return model, config
 
 
@@ -90,7 +88,7 @@ def test_path_without_triton_or_a_gpu(pe, path, monkeypatch):
 def test_deterministic_trainings_and_named_paths():
     model, _ = make("kerple+cable", GPU, deterministic=True)
     assert model.config.attention == "dense"
-    model, config = make(device=GPU, recorded="sdpa", attention="dense")
+    model, config = make(device=GPU, attention="dense")
     assert attention.join_names(model.attention_paths) == model.config.attention == "dense"
     assert not attention_path.is_checked(config, GPU)
     _, config = make("fire", GPU, attention="flex")  # which its compiler refuses
@@ -98,7 +96,7 @@ def test_deterministic_trainings_and_named_paths():
 
 
 @pytest.mark.parametrize(
-    "pe, recorded, compute, problem, other",
+    "pe, names, compute, problem, other",
     [
         ("cable", "triton", wrong_gradient, "256 tokens: dq error 0.4", "sdpa"),
         ("cable", "triton", wrong_long_texts, "600 tokens: output error", "sdpa"),
@@ -107,13 +105,13 @@ def test_deterministic_trainings_and_named_paths():
         ("rope@2_kerple@2", "sdpa_sdpa_flex_flex", failing, "RuntimeError: no such kern", "dense"),
     ],
 )
-def test_wrong_path_ends_with_one_line(pe, recorded, compute, problem, other, monkeypatch):
+def test_wrong_path_ends_with_one_line(pe, names, compute, problem, other, monkeypatch):
     """The line names another path, which all layers can take."""
     monkeypatch.setattr(attention_path, "is_checked", lambda *_: True)
-    path = recorded.split("_")[-1]
+    path = names.split("_")[-1]
     wrong = attention.Path(path, compute, attention.check_nothing)
     monkeypatch.setitem(attention.PATHS, path, wrong)
-    model, config = make(pe, GPU, recorded)
+    model, config = make(pe, GPU, attention=names)
     with pytest.raises(InputError) as raised:
         attention_path.check_paths(model, config, CPU, torch.float32)
     (line,) = raised.value.problems
@@ -127,39 +125,11 @@ def test_correct_path_passes(path, monkeypatch):
     monkeypatch.setattr(attention_path, "is_checked", lambda *_: True)
     if path == "triton":
         pytest.importorskip("triton", reason="Triton is not installed")
-    model, config = make("fox", GPU, path, block_size=100 if path == "triton" else 1024)
+    length = 100 if path == "triton" else 1024
+    model, config = make("fox", GPU, attention=path, block_size=length)
     state = torch.get_rng_state()
     attention_path.check_paths(model, config, CPU, torch.bfloat16)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize(
-    "recorded, device, path, note",
-    [
-        ("dense", CPU, "dense", ""),
-        ("sdpa/cudnn", GPU, "sdpa/cudnn", ""),
-        (
-            "sdpa/cudnn",
-            CPU,
-            "batched",
-            "attention sdpa/cudnn needs a GPU",
-        ),
-        ("batched", GPU, "sdpa", "attention batched needs a CPU"),
-        ("thin", GPU, "sdpa", "unknown attention path"),
-    ],
-)
-def test_path_of_a_checkpoint_is_taken_again(recorded, device, path, note, capsys):
-    assert make("rope", device, recorded)[0].config.attention == path
-    out = capsys.readouterr().out
-    assert note in out
-    assert out.startswith("note: not the checkpoint's path: ") == bool(out) == bool(note)
-
-
-def test_resume_takes_the_path_of_the_checkpoint(data_dir, tmp_path):
-    flags = [*TINY, "--data", str(data_dir), "--out_dir", str(tmp_path), "--resume", "--steps"]
-    for more, path in ((["2", "--attention", "dense"], "dense"), (["4"], "dense")):
-        train_gpt.main([*flags, *more])
-        assert checkpoints.load_checkpoint(tmp_path)["gpt"]["attention"] == path
 
 
 @pytest.mark.parametrize("path", ["sdpa/cudnn", "sdpa/efficient", "flex"])
