@@ -225,8 +225,8 @@ class Trainer:
         self.model.train()
         tokens = len(indices) * windows.targets_per_window
         sums = self.processes.sum(sums)
-        values = metrics.validation_values(sums, tokens, windows, self.step, self.run)
-        self.print_line(*metrics.validation_columns(values))
+        values, columns = metrics.validation_values(sums, tokens, windows, self.step, self.run)
+        self.print_line(*columns)
         self.processes.run_on_all_ranks(lambda: self.run.log("val", self.step, **values))
         if logger := self.run.logger:
             logger.log({"val/perplexity": metrics.perplexity(values["loss"])}, self.step)

@@ -479,22 +479,16 @@ def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys, 
     assert f"\n{6 * 256 * flops:.3g} FLOPs\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("size, length", [("quickstart", 16), ("xl", 256)])
-def test_dry_run_measures_this_cpu_within_seconds(size, length, monkeypatch, capsys):
-    """A step, with one layer and short sequences, takes 0.3 s."""
+def test_dry_run_measures_this_cpu_within_seconds(monkeypatch, capsys):
+    """A step takes 0.3 s: one layer, one sequence of 256 tokens, more than 1e10 FLOPs."""
     calls = []
     monkeypatch.setattr(cost.devices, "measure_seconds", lambda *call: calls.append(call) or 0.3)
-    block_size = 16 if size == "quickstart" else 1024
-    steps = ["--steps", "1000", "--tokens_per_step", "1024", "--block_size", str(block_size)]
-    train_gpt.main(["--size", size, *steps, "--data", "nodata", "--dry_run"])
+    train_gpt.main(["--size", "xl", "--steps", "1000", "--data", "nodata", "--dry_run"])
     with torch.device("meta"):
-        full = GPT(GPTConfig(size, block_size=block_size))
-        small = GPT(GPTConfig(size, n_layer=1, block_size=length))
-    step_flops = small.flops_per_token(length) * length
-    step_flops *= min(1024 // block_size, 1e10 // step_flops + 1)
-    hours = 1000 * 1024 * full.flops_per_token(block_size) / (step_flops / 0.3) / 3600
-    text = cost.describe_seconds(3600 * hours)
-    assert f"; this CPU: about {text}\n" in capsys.readouterr().out
+        full = GPT(GPTConfig("xl"))
+        small = GPT(GPTConfig("xl", n_layer=1))
+    seconds = 1000 * 524_288 * full.flops_per_token(1024) * 0.3 / small.flops_per_token(256) / 256
+    assert f"; this CPU: about {cost.describe_seconds(seconds)}\n" in capsys.readouterr().out
     assert len(calls) == 5
 
 
@@ -619,18 +613,9 @@ def test_larger_steps_train_a_finished_run_further(train, tmp_path, capsys):
     assert settings.recorded(config) == direct["config"] | {"out_dir": str(run)}
 
 
-def test_overridden_settings_apply_from_the_checkpoint_on(train, resume_lines, copied_run):
-    before = contents(copied_run)
-    changes = ["--weight_decay", 0.5, "--beta2", 0.9, "--steps", 8, "--pe", "cable"]
-    hint = "use the same, or pass --override beta2,weight_decay to change it from step 6 on"
-    was = f"error: --resume: {copied_run} was trained with"
-    assert resume_lines("--resume", *changes) == [
-        f"{was} beta2 0.95, not 0.9: {hint}",
-        f"{was} weight_decay 0.1, not 0.5: {hint}",
-    ]
-    assert contents(copied_run) == before
-    override = ["--override", "weight_decay,beta2", "--log_every", 1]
-    run = train("copied", "--resume", *changes, *override)
+def test_overridden_settings_apply_from_the_checkpoint_on(train, copied_run):
+    override = ["--weight_decay", 0.5, "--beta2", 0.9, "--override", "weight_decay,beta2"]
+    run = train("copied", "--resume", "--steps", 8, "--pe", "cable", *override)
     groups = checkpoints.load_checkpoint(run)["optimizer"]["param_groups"]
     assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
     assert all(tuple(group["betas"]) == (0.9, 0.9) for group in groups)
@@ -638,16 +623,8 @@ def test_overridden_settings_apply_from_the_checkpoint_on(train, resume_lines, c
     assert records_of(run, "start")[-1]["changed"] == changed
 
 
-def test_fewer_steps_and_no_resume_need_consent(resume_lines, copied_run, train):
-    """A run of 6 steps stops earlier only with --override steps."""
+def test_fewer_steps_need_consent(copied_run, train):
     (copied_run / "checkpoint_0000006.pt").unlink()
-    assert (
-        "trained with steps 6, not 5: use the same, or pass --override steps"
-        in (resume_lines("--resume", "--steps", 5)[0])
-    )
-    assert resume_lines("--override", "lr") == [
-        "error: --override is for --resume: pass both, or remove it"
-    ]
     run = train("copied", "--resume", "--steps", 5, "--override", "steps,", "--log_every", 1)
     rates = [record["lr"] for record in records_of(run, "train")]
     np.testing.assert_allclose(rates[-1:], expected_rates(4, 5, 5), rtol=1e-12)
@@ -772,7 +749,7 @@ def test_nan_in_a_parameter_is_not_saved(refused, data_dir, tmp_path, train, mon
     with monkeypatch.context() as patch:
         patch.setattr(train_gpt, "optimizer_step", poison_after_step_4)
         assert refused(train_gpt.main, *flags_of(data_dir, tmp_path / "run")) == [
-            "error: parameter h.1.ln_1.weight is NaN or Inf after step 4; to continue from "
+            "error: h.1.ln_1.weight after step 4 is NaN or Inf; to continue from "
             "checkpoint_0000002.pt, pass --resume, a lower --lr and --override lr"
         ]
     gc.collect()  # the traceback of the error holds the lock

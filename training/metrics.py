@@ -57,15 +57,12 @@ class StepMetrics:
         is_finite = losses.isfinite()
         if not scaler.is_enabled():
             is_finite &= torch.stack([each.norm for each in self.steps]).isfinite()
-        if is_finite.all():
-            return losses
-        row = int(is_finite.int().argmin())
-        quantity = "gradient norm" if losses[row].isfinite() else "loss"
-        steps_before = step - len(self.steps) + row
-        raise InputError(
-            f"the {quantity} of step {steps_before + 1} is NaN or Inf; "
-            f"{run.describe_last_good(steps_before)}"
-        )
+        if not is_finite.all():
+            row = int(is_finite.int().argmin())
+            quantity = "gradient norm" if losses[row].isfinite() else "loss"
+            step = step - len(self.steps) + row
+            check_finite(False, f"the {quantity} of step {step + 1}", step, run)
+        return losses
 
     def summarize(self, losses: Tensor, lr: float) -> dict:
         """Return the values of a log line, and start the next interval.
@@ -122,30 +119,35 @@ def is_correct(model: GPT, inputs: Tensor, targets: Tensor, positions: Tensor) -
     return logits.argmax(-1) == targets
 
 
-def validation_values(sums: Tensor, tokens: int, windows: Windows, step: int, run: Run) -> dict:
-    """Return the values of a log line from the sums over all targets.
+def validation_values(
+    sums: Tensor, tokens: int, windows: Windows, step: int, run: Run
+) -> tuple[dict, list[str]]:
+    """Return the values of a validation and its console columns.
 
-    Raises InputError if the loss after `step` steps is NaN or Inf.
+    sums: of `validation_sums`, over all tokens. Raises InputError if the loss
+    after `step` steps is NaN or Inf.
     """
     loss, accuracy = (sums / tokens).tolist()
-    if not math.isfinite(loss):
-        raise InputError(
-            f"the validation loss after step {step} is NaN or Inf; {run.describe_last_good(step)}"
-        )
+    check_finite(math.isfinite(loss), f"the validation loss after step {step}", step, run)
     values = {"loss": loss, "tokens": tokens}
+    columns = [f"val loss {loss:.4f}", f"perplexity {perplexity(loss):.3f}"]
     if isinstance(windows, RecallWindows):
         values["accuracy"] = accuracy
-    return values
+        columns.append(f"accuracy {accuracy:.1%}")
+    return values, columns
 
 
 def check_parameters(model: GPT, step: int, run: Run) -> None:
     """Raise InputError if a parameter after `step` steps is NaN or Inf."""
-    if torch.nn.utils.get_total_norm(model.parameters(), math.inf).isfinite():
-        return
-    names = [name for name, values in model.named_parameters() if not values.isfinite().all()]
-    raise InputError(
-        f"parameter {names[0]} is NaN or Inf after step {step}; {run.describe_last_good(step)}"
-    )
+    if not torch.nn.utils.get_total_norm(model.parameters(), math.inf).isfinite():
+        for name, values in model.named_parameters():
+            check_finite(bool(values.isfinite().all()), f"{name} after step {step}", step, run)
+
+
+def check_finite(is_finite: bool, what: str, step: int, run: Run) -> None:
+    """Raise InputError if something computed from the weights of a step is NaN or Inf."""
+    if not is_finite:
+        raise InputError(f"{what} is NaN or Inf; {run.describe_last_good(step)}")
 
 
 def step_columns(values: dict, steps_left: int) -> list[str]:
@@ -162,12 +164,3 @@ def step_columns(values: dict, steps_left: int) -> list[str]:
         f"{values['memory'] / 1e9:.1f} GB",
         f"left {minutes // 60}:{minutes % 60:02}:{seconds:02}",
     ]
-
-
-def validation_columns(values: dict) -> list[str]:
-    """Return the columns of a console line from the values of a validation."""
-    loss = values["loss"]
-    columns = [f"val loss {loss:.4f}", f"perplexity {perplexity(loss):.3f}"]
-    if "accuracy" in values:
-        columns.append(f"accuracy {values['accuracy']:.1%}")
-    return columns
