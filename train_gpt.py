@@ -101,7 +101,8 @@ class Trainer:
             lambda: attention_path.check_paths(self.model, config, self.device, self.dtype)
         )
         per_rank = self.sequences_per_step // self.world_size
-        self.micro_batch = devices.largest_divisor(per_rank, config.micro_batch)
+        sizes = range(1, min(per_rank, config.micro_batch) + 1)
+        self.micro_batch = max(size for size in sizes if per_rank % size == 0)
         self.accumulation_steps = per_rank // self.micro_batch
         self.parallel_model, self.no_sync = self.compile_and_wrap()
         self.metrics = metrics.StepMetrics(
@@ -339,7 +340,8 @@ class Trainer:
 
     def compile_and_wrap(self) -> tuple:
         """Return the model that averages gradients over ranks, and the context without that."""
-        if devices.uses_compile(self.config.compile, self.device):
+        compiles = self.config.compile
+        if self.device.type == "cuda" if compiles is None else compiles:
             self.model.compile()
         self.model.train()
         if self.world_size == 1:

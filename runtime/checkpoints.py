@@ -8,21 +8,22 @@ The content of `checkpoint_0001000.pt`, written after step 1,000:
     format      version of this format
     model       state_dict of the network
     optimizer   state_dict of the optimizer
-    scaler      state_dict of the gradient scaler; empty unless training uses float16
+    scaler      state_dict of the gradient scaler; empty without float16
     step        optimizer steps taken
     sampler     position in the training data
     rng         random number states, one per rank
     gpt         fields of `GPTConfig`
-    config      settings of `train_gpt.py`; "changes": those changed on resume, see run_folder.Run;
-                "init_steps": of the --init_from source, see trained_steps
+    config      settings of `train_gpt.py`; "changes": those changed on resume,
+                see run_folder.Run; "init_steps": see trained_steps
     data        SHA-256 and tokenizer of the training data
 
-The file is what torch.save writes, followed by 64 hexadecimal digits, the SHA-256 of all bytes
-before them. torch.load ignores them. In a shell:
+The file is what torch.save writes, followed by the SHA-256 of all bytes before
+it, 64 hexadecimal digits that torch.load ignores. In a shell:
 
     head -c -64 checkpoint_0001000.pt | sha256sum; tail -c 64 checkpoint_0001000.pt
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -36,7 +37,6 @@ from runtime.schema import (
     MAY_CHANGE_ON_RESUME,
     RECORD_DEFAULTS,
     Count,
-    Length,
     fields,
     find_mismatch,
     nullable,
@@ -46,21 +46,14 @@ import torch
 from torch import Tensor
 
 from errors import InputError
+from model import GPTConfig
 
 FILE_NAME = "checkpoint_{:07d}.pt"
 FORMAT = "gpt checkpoint 4"
 DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal, the end of the file
 VERIFIED: dict[tuple[int, ...], str] = {}  # identity of a file -> its SHA-256
 READ_BYTES = 1 << 20  # read at a time to compute it
-NETWORK = {
-    "size pe attention": str,
-    "vocab_size block_size n_layer n_head n_embd": Length,
-    "attn_scale": nullable(float),
-    "causal qk_norm qkv_bias tied": bool,
-    "skip_tolerance norm_eps": float,
-    "block": str,
-    "n_kv_head head_dim n_inner": Length,
-}
+NETWORK = {field.name: field.type for field in dataclasses.fields(GPTConfig)}
 SETTINGS = {  # which programs read; --init_from and imported weights have others
     "seed": nullable(int),
     "steps?": Count,
@@ -93,45 +86,44 @@ def list_checkpoints(folder: str | Path) -> list[Path]:
 
 
 def named_step(path: Path, default: int = -1) -> int:
-    """Return the step in the name of a checkpoint file; `default` for other names."""
+    """Return the step in the name of a checkpoint; `default` for other names."""
     match = re.fullmatch(r"checkpoint_([0-9]+)\.pt", path.name)
     return int(match[1]) if match else default
 
 
 def checkpoint_path(run: str | Path) -> Path:
-    """Return the newest checkpoint of a run's folder; a path to a file is returned unchanged.
+    """Return the newest checkpoint of a run's folder, or the path to a file.
 
     Raises InputError if there is no checkpoint.
     """
-    if os.path.isfile(run):  # False instead of an exception for names that are too long
+    if os.path.isfile(run):  # False, no exception, for names that are too long
         return Path(run)
-    problem = "does not exist"
+    problem, remedy = "does not exist", "train first, or pass the folder of a run"
     if os.path.isdir(run):
-        problem = "contains no checkpoint"
         if paths := list_checkpoints(run):
             return paths[-1]
-        runs = sorted(path for path in Path(run).iterdir() if list_checkpoints(path))
-        if runs:
-            raise InputError(
-                f"{run} contains runs, but no checkpoint: pass {runs[0]}, or {Path(run) / '*'} to "
-                "programs that take several runs"
-            )
+        problem = "contains no checkpoint"
+        if runs := sorted(path.parent for path in Path(run).glob("*/checkpoint_*.pt")):
+            problem = "contains runs, but no checkpoint"
+            remedy = f"pass {runs[0]}, or {Path(run) / '*'} to programs that take several runs"
     elif os.path.exists(run):
         problem = "is neither a file nor a folder"
-    raise InputError(f"{run} {problem}: train first, or pass the folder of a run")
+    raise InputError(f"{run} {problem}: {remedy}")
 
 
 def load_checkpoint(
     run: str | Path, causal: bool | None = None, check_plugins: bool = True
 ) -> dict:
-    """Return the content of a run's newest checkpoint, or of a checkpoint file, on the CPU.
+    """Return the content of a run's newest checkpoint, or of a checkpoint file.
 
-    Its "sha256" is that of the bytes that were loaded, also if a training replaces the file. The
-    tensors are mapped into memory: reading the settings alone takes none.
+    Its "sha256" is that of the bytes that were loaded, also if a training
+    replaces the file. The tensors are on the CPU, mapped into memory: reading
+    the settings alone takes none.
 
-    causal: True accepts decoders only, False encoders only, None both. check_plugins: raise
-    InputError if a plugin that the run was trained with is not loaded. Raises InputError if there
-    is no checkpoint, or if it is corrupt or in another format.
+    causal: True accepts decoders only, False encoders only, None both.
+    check_plugins: raise InputError if a plugin that the run was trained with is
+    not loaded. Raises InputError if there is no checkpoint, or if it is corrupt
+    or in another format.
     """
     path = checkpoint_path(run)
     checkpoint, sha256 = _read(path)
@@ -139,12 +131,10 @@ def load_checkpoint(
     if check_plugins and checkpoint["config"].get("plugin"):
         plugins.check_loaded(checkpoint["config"], path.parent)
     is_decoder = checkpoint["gpt"]["causal"]
-    if causal is True and not is_decoder:
-        raise InputError(
-            f"{run} is an encoder and cannot continue text: use a run with --objective clm"
-        )
-    if causal is False and is_decoder:
-        raise InputError(f"{run} is a decoder: use a run with --objective mlm")
+    if causal is not None and is_decoder != causal:
+        kind = "a decoder" if is_decoder else "an encoder and cannot continue text"
+        objective = "clm" if causal else "mlm"
+        raise InputError(f"{run} is {kind}: use a run with --objective {objective}")
     return checkpoint | {"sha256": sha256}
 
 
@@ -189,38 +179,23 @@ def _read(path: Path) -> tuple[Any, str]:
 
 
 def _check_digest(path: Path, file) -> str:
-    """Compare a file with the SHA-256 at its end, and return the SHA-256 of the whole file.
+    """Check the SHA-256 at the end of a file; return that of the whole file.
 
-    A file is read once: programs load a checkpoint for its settings, then for its weights.
+    A file is read once: programs load it for its settings, then for its weights.
     """
     status = os.fstat(file.fileno())
     identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-    if identity in VERIFIED:
-        return VERIFIED[identity]
-    expected = _read_digest(path, file)
-    remaining = file.tell() - DIGEST_BYTES
-    file.seek(0)
-    digest = hashlib.sha256()
-    while block := file.read(min(READ_BYTES, remaining)):
-        digest.update(block)
-        remaining -= len(block)
-    if digest.hexdigest().encode() != expected:
-        raise _corrupt(path, "its SHA-256 is wrong")
-    digest.update(expected)
-    VERIFIED[identity] = digest.hexdigest()
+    if identity not in VERIFIED:
+        digest, remaining = hashlib.sha256(), max(0, status.st_size - DIGEST_BYTES)
+        while block := file.read(min(READ_BYTES, remaining)):
+            digest.update(block)
+            remaining -= len(block)
+        expected = file.read(DIGEST_BYTES)
+        if digest.hexdigest().encode() != expected:
+            raise _corrupt(path, "its SHA-256 is wrong")
+        digest.update(expected)
+        VERIFIED[identity] = digest.hexdigest()
     return VERIFIED[identity]
-
-
-def _read_digest(path: Path, file) -> bytes:
-    """Return the SHA-256 at the end of a file. Raises InputError if there is none."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - DIGEST_BYTES))
-    digest = file.read()
-    if re.fullmatch(rb"[0-9a-f]{64}", digest):
-        return digest
-    if digest[-22:].startswith(b"PK\5\6"):  # the end of a zip file, which torch.save writes
-        raise _foreign(path, "it has no SHA-256: another program or an older version wrote it")
-    raise _corrupt(path, "it does not end with its SHA-256")
 
 
 def describe_load_error(error: Exception) -> str:
@@ -234,9 +209,7 @@ def describe_load_error(error: Exception) -> str:
 def _corrupt(path: Path, reason: str) -> InputError:
     """Return the error for a file whose bytes are not those that were written."""
     older = [each for each in list_checkpoints(path.parent) if named_step(each) < named_step(path)]
-    remedy = "train again, or pass another run"
-    if older:
-        remedy = f"remove it to continue from {older[-1]}"
+    remedy = f"remove it to continue from {older[-1]}" if older else "pass another run"
     return InputError(f"{path} is corrupt or not a checkpoint ({reason}): {remedy}")
 
 
@@ -269,9 +242,9 @@ def _check_content(path: Path, checkpoint) -> None:
 
 
 def trained_steps(checkpoint: dict) -> int | None:
-    """Return the optimizer steps behind a checkpoint's weights, with those of --init_from.
+    """Return the optimizer steps behind a checkpoint's weights.
 
-    None: unknown, as for imported weights.
+    Those of --init_from are included. None: unknown, as for imported weights.
     """
     step, config = checkpoint["step"], checkpoint["config"]
     if step > 0 and not config.get("init_from"):
@@ -281,7 +254,7 @@ def trained_steps(checkpoint: dict) -> int | None:
 
 
 def training_settings(checkpoint: dict) -> dict:
-    """Return what a run learns with, but not the encoding, seed, initial weights and defaults."""
+    """Return what a run learns with, without encoding, seed, start, defaults."""
     excluded = MAY_CHANGE_ON_RESUME | {"pe", "plugin", "seed", "init_from", "init_steps"}
     items = checkpoint["config"].items()
     defaults = RECORD_DEFAULTS.items()

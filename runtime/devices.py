@@ -1,4 +1,4 @@
-"""Devices: selection of device and dtype, mixed precision, random states, speed, provenance.
+"""Devices: device and dtype, mixed precision, random states, speed, provenance.
 
 device, dtype = select_device("auto", "auto")  # prints the choice and the reason
 with autocast(device, dtype): ...
@@ -25,8 +25,8 @@ import torch
 from errors import InputError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Peak TFLOP/s of dense bfloat16 products (float16 if there is no bfloat16) with float32 sums, from
-# the vendors' data sheets.
+# Peak TFLOP/s of dense bfloat16 products (float16 if there is no bfloat16) with
+# float32 sums, from the vendors' data sheets.
 PEAK_TFLOPS = {
     "B200": 2250,
     "H100 PCIe": 756,
@@ -49,19 +49,21 @@ PEAK_TFLOPS = {
     "RTX 3090": 71,
 }
 
+CPUINFO = Path("/proc/cpuinfo")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
 
 def select_device(
     device: str, dtype: str, local_rank: int | None = None
 ) -> tuple[torch.device, torch.dtype]:
-    """Return the device and the dtype of matrix products; print both and configure the backends.
+    """Return the device and the dtype of matrix products; print both.
 
-    device: auto, cpu, cuda or cuda:N; auto takes a GPU if there is one. dtype: auto or a key of
-    DTYPES; weights stay float32. auto is bfloat16 if the hardware computes in it, because emulation
-    on a CPU is slower than float32, up to hundreds of times; else float16 on a GPU, float32 on a
-    CPU. local_rank: with several processes on this machine, the GPU of this one. Raises InputError
-    for a device that does not exist.
+    Also configures the backends. device: auto, cpu, cuda or cuda:N; auto takes
+    a GPU if there is one. dtype: auto or a key of DTYPES; weights stay float32.
+    auto is bfloat16 if the hardware computes in it, because emulation on a CPU
+    is up to hundreds of times slower than float32; else float16 on a GPU,
+    float32 on a CPU. local_rank: with several processes on this machine, the
+    GPU of this one. Raises InputError for a device that does not exist.
     """
     selected = _parse_device(device)
     if selected.type == "cuda" and local_rank is not None:
@@ -69,74 +71,57 @@ def select_device(
             raise InputError(f"--device {device} is one GPU for several processes: use cuda")
         selected = torch.device("cuda", local_rank)
     configure_backends(selected)
+    has_bfloat16 = bfloat16_in_hardware(selected)
     name, reason = dtype, ""
-    if dtype == "auto" and bfloat16_in_hardware(selected):
-        name, reason = "bfloat16", " (has bfloat16 in hardware)"
-    elif dtype == "auto":
+    if dtype == "auto":
         name = "float16" if selected.type == "cuda" else "float32"
-        reason = " (has no bfloat16 in hardware)"
+        name = "bfloat16" if has_bfloat16 else name
+        reason = f" (has {'' if has_bfloat16 else 'no '}bfloat16 in hardware)"
     print(f"device {describe(selected)}, {name}{reason}")
-    is_emulated = name == "float16" or not bfloat16_in_hardware(selected)
-    if selected.type == "cpu" and name != "float32" and is_emulated:
+    in_hardware = name == "float32" or (name == "bfloat16" and has_bfloat16)
+    if selected.type == "cpu" and not in_hardware:
         print(f"note: {name} is emulated on this CPU, which can take ten times as long: use auto")
     return selected, DTYPES[name]
 
 
 def _parse_device(device: str) -> torch.device:
-    """Return the device of a --device value. Raises InputError if it does not exist."""
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"--device {device}: there is no CUDA device: use cpu or auto")
-    name = device
-    if device == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        selected = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"unknown device '{device}': use auto, cpu, cuda or cuda:N") from None
-    if selected.type not in ("cpu", "cuda"):
-        raise InputError(f"device '{device}' is not supported: use auto, cpu or cuda")
-    if selected.type == "cuda" and (selected.index or 0) >= torch.cuda.device_count():
-        last = torch.cuda.device_count() - 1
-        raise InputError(f"--device {device} does not exist: use cuda:0 to cuda:{last}")
-    return selected
+    """Return the device of a --device value."""
+    count = torch.cuda.device_count()
+    name = ("cuda" if count else "cpu") if device == "auto" else device
+    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", name)
+    if not match:
+        raise InputError(f"unknown device '{device}': use auto, cpu, cuda or cuda:N")
+    if name != "cpu" and int(match[1] or 0) >= count:
+        raise InputError(
+            f"--device {device}: there is no CUDA device {match[1] or 0}: use auto or cpu"
+        )
+    return torch.device(name)
 
 
 def configure_backends(device: torch.device) -> None:
-    """Set process-wide options: flush denormals, no TF32 in convolutions, keep memory of CPUs."""
-    # NumPy before 2.4 looks for denormals at the first call, and warns if they are flushed.
+    """Set process-wide options: denormals, TF32, memory of CPUs."""
+    # NumPy before 2.4 looks for denormals at the first call, and warns if they
+    # are flushed.
     np.finfo(np.float32)
     np.finfo(np.float64)
-    # Steep biases give denormal attention weights, which slow a CPU down fourfold. Threads that
-    # start later inherit this setting.
+    # Steep biases give denormal attention weights, which slow a CPU down
+    # fourfold. Threads that start later inherit this setting.
     torch.set_flush_denormal(True)
-    # Disable TF32 in convolutions too, as in matrix products.
-    torch.backends.cudnn.allow_tf32 = False
-    if device.type == "cpu":
-        keep_freed_memory()
-
-
-def keep_freed_memory() -> None:
-    """Make glibc's malloc keep freed memory for the next tensors.
-
-    By default it returns large blocks to the system, and page faults then take up to a third of a
-    training step.
-    """
-    if platform.libc_ver()[0] == "glibc":
+    torch.backends.cudnn.allow_tf32 = False  # in convolutions, as in products
+    if device.type == "cpu" and platform.libc_ver()[0] == "glibc":
+        # malloc keeps freed memory for the next tensors, and maps no blocks.
+        # Otherwise page faults take up to a third of a training step.
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_TRIM_THRESHOLD, -1)  # never return memory
-        mallopt(M_MMAP_MAX, 0)  # never map single blocks
+        mallopt(M_TRIM_THRESHOLD, -1)
+        mallopt(M_MMAP_MAX, 0)
 
 
 def bfloat16_in_hardware(device: torch.device) -> bool:
     """Return whether the device computes in bfloat16 without emulation."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    # The kernel's list of features, because torch has no stable function for it.
-    cpuinfo = Path("/proc/cpuinfo")
-    if not cpuinfo.exists():
-        return False
-    flags = set(cpuinfo.read_text().split())
-    return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})
+    # The kernel's list of features: torch has no stable function for it.
+    return bool({*CPUINFO.read_text().split()} & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def describe(device: torch.device) -> str:
@@ -147,7 +132,7 @@ def describe(device: torch.device) -> str:
 
 
 def provenance(device: torch.device) -> dict:
-    """Return the command, commit, versions, hardware and time, for a record or a log."""
+    """Return command, commit, versions, hardware and time, for a record or log."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     program = [Path(sys.argv[0]).name]
     if spec:  # not started as a file
@@ -164,57 +149,44 @@ def provenance(device: torch.device) -> dict:
 
 
 def _commit() -> str | None:
-    """Return the commit of this code, "-dirty" if files changed; None outside a git checkout."""
+    """Return the commit, "-dirty" if files changed; None outside a git checkout."""
     folder = Path(__file__).parent.parent
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"],
-            cwd=folder,
-            text=True,
-            capture_output=True,
-            check=True,
-            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)},
-        )
+        return subprocess.check_output(
+            command, cwd=folder, text=True, stderr=subprocess.DEVNULL, env=environment
+        ).strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
 
 
 def cpu_name() -> str:
     """Return the name of the CPU."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        match = re.search(r"^model name\s*: (.*)", cpuinfo.read_text(), re.MULTILINE)
-        if match:
-            return match[1]
-    return platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*: (.*)", CPUINFO.read_text(), re.MULTILINE)
+    return match[1] if match else platform.machine()
 
 
 def autocast(device: torch.device, dtype: torch.dtype):
-    """Return a context of mixed precision with matrix products in `dtype`; none for float32."""
+    """Return a context with matrix products in `dtype`; none for float32."""
     if dtype == torch.float32:
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype)
 
 
 def enable_determinism() -> None:
-    """Make computations on a GPU bitwise reproducible. Call it before any work on the GPU.
+    """Make a GPU's results bitwise reproducible. Call it before any work on it.
 
     Operations without a deterministic implementation then raise an error.
     """
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True)
-    # Otherwise every new tensor is filled with NaN first, for debugging. A property of the module.
+    # Otherwise every new tensor is filled with NaN first, for debugging.
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
 
 
-def uses_compile(compile: bool | None, device: torch.device) -> bool:
-    """Return whether to use torch.compile; compile: the setting, None: on GPUs only."""
-    return device.type == "cuda" if compile is None else compile
-
-
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """Return the states of torch's random number generators, on the CPU and the GPU in use."""
+    """Return the states of torch's random numbers, on the CPU and the GPU."""
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
@@ -222,7 +194,7 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
-    """Restore the states that `random_state` returned. Raises InputError for other values."""
+    """Restore what `random_state` returned. Raises InputError for others."""
     try:
         torch.set_rng_state(state["cpu"])
         if device.type == "cuda" and "cuda" in state:
@@ -245,18 +217,16 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
 def peak_flops_by_name(name: str) -> float | None:
     """Return the peak FLOP/s of a GPU by its name, or None if it is unknown.
 
-    name: as torch.cuda.get_device_name returns it. The first key of PEAK_TFLOPS whose words are all
-    in it counts.
+    name: from torch.cuda.get_device_name. The first key of PEAK_TFLOPS whose
+    words are all in it counts.
     """
-    words = set(re.split(r"[^\w]+", name))
-    for known, tflops in PEAK_TFLOPS.items():
-        if words >= set(known.split()):
-            return 1e12 * tflops
-    return None
+    words = {*re.split(r"[^\w]+", name)}
+    found = [1e12 * peak for known, peak in PEAK_TFLOPS.items() if words >= {*known.split()}]
+    return found[0] if found else None
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak memory so far in bytes: of tensors on a GPU, of the process on a CPU."""
+    """Return the peak bytes so far: of tensors on a GPU, of the process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB on Linux
@@ -272,10 +242,11 @@ def measure_seconds(call: Callable[[], object], device: torch.device) -> float:
 
 
 def measure_gpu_seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds for which a GPU is busy with the kernels that `call()` launches.
+    """Return the seconds for which a GPU is busy with what `call()` launches.
 
-    The GPU sleeps until all kernels are queued, so that slow launches do not count. If `call()`
-    itself waits for the GPU, or on a CPU, this is the same as `measure_seconds`.
+    The GPU sleeps until all kernels are queued, so that slow launches do not
+    count. If `call()` itself waits for the GPU, or on a CPU, this is the same
+    as `measure_seconds`.
     """
     if device.type == "cpu":
         return measure_seconds(call, device)
@@ -306,7 +277,7 @@ def measure_peak_memory(call: Callable[[], object], device: torch.device) -> int
         before = torch.cuda.memory_allocated(device)
         call()
         return torch.cuda.max_memory_allocated(device) - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # no messages of the profiler
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # prints nothing
     profile = torch.autograd.profiler.profile(profile_memory=True)
     with profile:
         call()
@@ -318,8 +289,3 @@ def measure_peak_memory(call: Callable[[], object], device: torch.device) -> int
         if event.name() == "[memory]"
     )
     return max(itertools.accumulate((size for _, size in changes), initial=0))
-
-
-def largest_divisor(number: int, limit: int) -> int:
-    """Return the largest divisor of a number that is at most `limit`, which is at least 1."""
-    return next(count for count in range(min(limit, number), 0, -1) if number % count == 0)

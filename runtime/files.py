@@ -27,18 +27,21 @@ PARTIAL = r"\.[0-9a-f]{8}\.partial"
 def atomic(path: str | Path):
     """Open `path` for writing bytes, atomically.
 
-    The block writes to a temporary file, which is synced to disk and renamed at the end. A crash at
-    any moment leaves the old file or the new one. Several processes may write the same path: each
-    has a temporary file of its own. Raises InputError if the system refuses (no permission, no
-    space, a file in the way).
+    The block writes to a temporary file, which is synced to disk and renamed at
+    the end. A crash at any moment leaves the old file or the new one. Several
+    processes may write the same path: each has a temporary file of its own.
+    Raises InputError if the system refuses (no permission, no space, a file in
+    the way).
     """
     path = Path(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_partial_files(path.parent, re.escape(path.name) + PARTIAL)
-        partial, file = _open_partial_file(path)
-        with file:
+        partial = _partial_path(path)
+        with open(partial, "wb") as file:
             try:
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(file, fcntl.LOCK_EX)  # for remove_partial_files
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -51,18 +54,6 @@ def atomic(path: str | Path):
         os.close(folder)
 
 
-def _open_partial_file(path: Path):
-    """Return the path of a temporary file, and the file, locked for `remove_partial_files`."""
-    while True:
-        partial = _partial_path(path)
-        file = open(partial, "wb")  # noqa: SIM115
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        if os.fstat(file.fileno()).st_nlink:
-            return partial, file
-        file.close()  # deleted by another process before it was locked
-
-
 def _partial_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
 
@@ -70,8 +61,8 @@ def _partial_path(path: Path) -> Path:
 def remove_partial_files(folder: Path, pattern: str) -> None:
     """Remove the temporary files that killed processes left in a folder.
 
-    pattern: regular expression of the whole name. Files that a process is writing are locked and
-    stay. A file system without locks keeps all of them.
+    pattern: regular expression of the whole name. Files that a process is
+    writing are locked and stay; so do all on a file system without locks.
     """
     for path in folder.iterdir():
         if re.fullmatch(pattern, path.name):
@@ -82,17 +73,16 @@ def remove_partial_files(folder: Path, pattern: str) -> None:
 
 @contextmanager
 def atomic_folder(path: str | Path):
-    """Yield a new, empty folder to fill; it is renamed to `path` if the block succeeds.
+    """Yield a new, empty folder to fill; it is renamed to `path` at the end.
 
-    Its name is new, NAME.XXXXXXXX.partial next to `path`, so that no folder of the user or of
-    another process is replaced. It is removed if the block fails; a killed process leaves it.
-    Raises InputError as `atomic` does.
+    Its name is new, NAME.XXXXXXXX.partial, so that no folder of the user or of
+    another process is replaced. It is removed if the block fails; a killed
+    process leaves it. Raises InputError as `atomic` does.
     """
     path = Path(path).resolve()
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
         partial = _partial_path(path)
-        partial.mkdir()
+        partial.mkdir(parents=True)
         try:
             yield partial
             os.replace(partial, path)
@@ -102,12 +92,12 @@ def atomic_folder(path: str | Path):
 
 @contextmanager
 def locked(path: str | Path):
-    """Wait until no other process is in such a block for `path`: read, change and write it inside.
+    """Wait until no other process is in such a block for `path`; then run it.
 
-    Readers need no lock, because `atomic` replaces whole files. The lock is on a hidden file next
-    to `path` that the block removes at its end; one that a killed process leaves behind locks
-    nothing. It is independent of the lock of a run's folder, which a training holds
-    (run_folder.lock_folder). On a file system without locks the block runs without one. Raises
+    Read, change and write `path` in the block. Readers need no lock, because
+    `atomic` replaces whole files. The lock is on a hidden file next to `path`
+    that the block removes at its end; one that a killed process leaves locks
+    nothing. On a file system without locks the block runs without one. Raises
     InputError if the folder cannot be written.
     """
     import filelock  # takes 40 ms, and most programs lock nothing
@@ -157,9 +147,9 @@ def check_writable(folder: Path) -> None:
 
 
 def write_json(path: str | Path, value) -> None:
-    """Write `value` to `path` as JSON, with every array of numbers or nulls on one line."""
-    # Strings contain no raw newline, so "[" before a newline opens an array. An array without
-    # brackets, braces and quotes inside holds only numbers, booleans and nulls.
+    """Write `value` as JSON, with every array of numbers or nulls on one line."""
+    # Strings have no raw newline, so "[" before a newline opens an array. One
+    # without brackets, braces and quotes inside holds no texts.
     text = re.sub(
         r"\[\n([^][{}\"]*)\n *\]",
         lambda match: f"[{' '.join(match[1].split())}]",
@@ -172,8 +162,9 @@ def write_json(path: str | Path, value) -> None:
 def read_json(path: str | Path, remedy: str, schema=None):
     """Return the JSON value in `path`.
 
-    schema: type of the value (runtime/schema.py); None: not checked. Raises InputError, which ends
-    with `remedy`, if the file is missing or corrupt, or if its value is of another type.
+    schema: type of the value (schema.py); None: not checked. Raises InputError,
+    which ends with `remedy`, if the file is missing or corrupt, or if its value
+    is of another type.
     """
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -181,59 +172,60 @@ def read_json(path: str | Path, remedy: str, schema=None):
         raise InputError(f"{path} does not exist: {remedy}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read ({error}): {remedy}") from None
-    if schema and (problem := find_mismatch(value, schema)):
-        raise InputError(f"{path}: {problem}: {remedy}")
+    _check(path, value, schema, remedy)
     return value
 
 
-def read_json_lines(path: str | Path) -> list[tuple[bytes, Any]]:
-    """Return the lines of a file, each with its JSON value, or None if it is corrupt.
+def _check(source: str | Path, value, schema, remedy: str) -> None:
+    """Raise InputError if a value is not of the type `schema`, unless it is None."""
+    if schema and (problem := find_mismatch(value, schema)):
+        raise InputError(f"{source}: {problem}: {remedy}")
 
-    An incomplete last line is left out. Raises InputError if the file cannot be read.
+
+def read_json_lines(path: str | Path) -> list[Any]:
+    """Return the JSON values of the lines of a file, None for corrupt lines.
+
+    An incomplete last line is left out. Raises InputError if the file cannot be
+    read.
     """
     try:
-        *lines, last = Path(path).read_bytes().split(b"\n")
+        lines = Path(path).read_bytes().split(b"\n")
     except OSError as error:
         raise InputError(
             f"{path} cannot be read ({error.strerror}): remove it, or use another folder"
         ) from None
-    found = [(line, _json_value(line)) for line in lines]
-    value = _json_value(last)
-    return found if value is None else [*found, (last, value)]
+    values: list[Any] = []
+    for line in lines:
+        try:
+            values.append(json.loads(line.decode()))
+        except (ValueError, RecursionError):
+            values.append(None)
+    return values[:-1] if values[-1] is None else values
 
 
 def read_json_values(path: str | Path, remedy: str, schema=None) -> dict[str, Any]:
-    """Return the JSON value in a file, or those in the lines of a .jsonl file, by their source.
+    """Return the JSON value in a file, or those in the lines of a .jsonl file.
 
-    A source is the path or, of a line, "PATH, line N". A path PATH.jsonl:NAME stands for the lines
-    with the run NAME, of scores for that of the encoding NAME. A line that is no JSON is None.
-    schema: of each value. Raises InputError as read_json does, and if there is no such line.
+    Keys: the path or, of a line, "PATH, line N". A path PATH.jsonl:NAME stands
+    for the lines with the run NAME, of scores for those of the encoding NAME. A
+    line that is no JSON is None. schema: of each value. Raises InputError as
+    read_json does, and if there is no such line.
     """
     file, separator, name = str(path).partition(".jsonl:")
     if separator:
         file += ".jsonl"
     if not file.endswith(".jsonl"):
         return {file: read_json(file, remedy, schema)}
-    lines = [value for _, value in read_json_lines(file)]
     found = {
         f"{file}, line {number}": value
-        for number, value in enumerate(lines, 1)
+        for number, value in enumerate(read_json_lines(file), 1)
         if not separator or (isinstance(value, dict) and value.get("run", value.get("pe")) == name)
     }
     if not found:
         raise InputError(f"{path} has no records{f' of {name}' if separator else ''}: {remedy}")
     for source, value in found.items():
-        if schema and (problem := find_mismatch(value, schema)):
-            raise InputError(f"{source}: {problem}: {remedy}")
+        _check(source, value, schema, remedy)
     return found
-
-
-def _json_value(line: bytes):
-    """Return the JSON value of a line, or None if it has none."""
-    try:
-        return json.loads(line.decode())
-    except (ValueError, RecursionError):
-        return None
 
 
 def run_folder_of(run: str | Path) -> Path:

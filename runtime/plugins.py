@@ -1,11 +1,12 @@
 """Plugins: positional encodings in a user's own Python file.
 
-    load_plugin("my_encoding.py")              # import the file; its encodings are registered
-    plugins_of(config.encodings)               # the plugins that define these encodings
-    check_loaded(checkpoint["config"], run)    # raise unless the run's plugins are loaded
+    load_plugin("my_encoding.py")              # its encodings are registered
+    plugins_of(config.encodings)               # the plugins that define them
+    check_loaded(checkpoint["config"], run)    # raise unless those are loaded
 
-A program imports a plugin only if the file is passed as --plugin. A run records the name and the
-SHA-256 of the plugins that define its encoding, and its folder has a copy of their files.
+A program imports a plugin only if the file is passed as --plugin. A run records
+the name and the SHA-256 of the plugins that define its encoding, and its folder
+has a copy of their files.
 """
 
 import hashlib
@@ -37,18 +38,15 @@ class Plugin:
 
     @property
     def sha256(self) -> str:
-        return _sha256(self.source)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+        return hashlib.sha256(self.source).hexdigest()
 
 
 def load_plugin(path: str | Path) -> Plugin:
-    """Import a file and return the plugin; its encodings are registered under their names.
+    """Import a file and return the plugin; its encodings are registered.
 
-    The same file is imported once. Raises InputError if the file cannot be imported, defines no
-    encoding with `names`, or uses the name of another encoding or plugin.
+    The same file is imported once. Raises InputError if the file cannot be
+    imported, defines no encoding with `names`, or uses the name of another
+    encoding or plugin.
     """
     path = Path(path)
     try:
@@ -61,8 +59,7 @@ def load_plugin(path: str | Path) -> Plugin:
     if path.suffix != ".py":
         raise InputError(f"--plugin {path} is not a Python file: use a name that ends in .py")
     module = MODULE_PREFIX + re.sub(r"\W", "_", path.stem)  # my-encoding.py is allowed
-    if module in LOADED:
-        loaded = LOADED[module]
+    if loaded := LOADED.get(module):
         if (loaded.path.name, loaded.source) == (path.name, source):
             return loaded
         raise InputError(
@@ -71,83 +68,71 @@ def load_plugin(path: str | Path) -> Plugin:
         )
     registry = _registry()
     before = dict(registry)
+    imported = sys.modules[module] = types.ModuleType(module)
+    imported.__file__ = str(path)
     try:
-        names = _import_file(path, module, source, before)
-    except BaseException:
-        sys.modules.pop(module, None)
+        # Not by importlib, which could run bytecode of an older version.
+        exec(compile(source, str(path), "exec", dont_inherit=True), vars(imported))
+        problem = _name_problem(imported, before)
+    except (Exception, SystemExit) as error:
+        place = [str(path), *_lines(error, [str(path)])][-1]
+        problem = f"{place}: {_reason(error)}: fix the file; it cannot import other files of yours"
+    if problem:
+        del sys.modules[module]
         registry.clear()
         registry.update(before)
-        raise
+        raise InputError(f"--plugin {problem}")
+    names = tuple(name for name in registry if name not in before)
     LOADED[module] = Plugin(path, module, source, names)
     return LOADED[module]
 
 
 def _registry() -> dict[str, type]:
-    """Return the classes of all encodings by name, those of the repository included."""
+    """Return the classes of all encodings by name."""
     import more_encodings  # noqa: F401  # late: torch takes seconds
     import posenc
 
     return posenc.ENCODINGS
 
 
-def _import_file(path: Path, module: str, source: bytes, before: dict) -> tuple[str, ...]:
-    """Import a file and return its encodings' names; InputError has the line of an error."""
-    imported = types.ModuleType(module)
-    imported.__file__ = str(path)
-    sys.modules[module] = imported
-    try:
-        # Not by importlib, which could run bytecode of an older version of the file.
-        exec(compile(source, str(path), "exec", dont_inherit=True), imported.__dict__)
-    except (Exception, SystemExit) as error:
-        if isinstance(error, SyntaxError) and error.filename == str(path):
-            line = error.lineno
-        else:
-            frames = traceback.extract_tb(error.__traceback__)
-            lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-            line = lines[-1] if lines else None
-        reason = " ".join(str(error).split()) or "no message"
-        where = f" in line {line}" if line else ""
-        remedy = "fix the file"
-        if isinstance(error, ModuleNotFoundError):
-            remedy = "install the package; your own code must be in the plugin, a single file"
-        raise InputError(
-            f"--plugin {path}: {type(error).__name__}{where} ({reason}): {remedy}"
-        ) from None
-    return _new_names(path, imported, before)
-
-
-def _new_names(path: Path, imported: types.ModuleType, before: dict) -> tuple[str, ...]:
-    """Return the names that were registered since `before`; raise InputError if they clash."""
+def _name_problem(imported: types.ModuleType, before: dict[str, type]) -> str | None:
+    """Return what is wrong with the names that a plugin has registered."""
     registry = _registry()
     classes = [cls for cls in vars(imported).values() if isinstance(cls, type)]
     classes = [cls for cls in classes if cls.__module__ == imported.__name__]
-    if any(isinstance(getattr(cls, "names", ()), str) for cls in classes):
-        raise InputError(f'--plugin {path}: `names` is a string: write `names = ("my-encoding",)`')
     # A subclass without names of its own inherits those of its parent.
     own = [(name, cls) for cls in classes for name in getattr(cls, "names", ())]
     taken = [name for name, cls in (*before.items(), *own) if registry.get(name, cls) is not cls]
-    if taken:
-        raise InputError(
-            f"--plugin {path}: the encoding name {' '.join(dict.fromkeys(taken))} is already in "
-            "use: give each class `names` of its own"
-        )
-    names = tuple(name for name in registry if name not in before)
-    if not names:
-        raise InputError(
-            f"--plugin {path} defines no encoding: write a subclass of posenc.Encoding with "
-            '`names = ("my-encoding",)`'
-        )
-    invalid = [name for name in names if not re.fullmatch(r"[\w.-]+", name)]
-    if invalid:
-        raise InputError(
-            f"--plugin {path}: the encoding name '{invalid[0]}' is invalid: "
-            "use letters, digits and hyphens"
-        )
-    return names
+    new = [name for name in registry if name not in before]
+    invalid = [name for name in new if not re.fullmatch(r"[\w.-]+", name)]
+    if any(isinstance(getattr(cls, "names", ()), str) for cls in classes):
+        problem = "has a string as `names`"
+    elif taken:
+        problem = f"uses the name {taken[0]}, which is already in use"
+    elif invalid:
+        problem = f"uses the name '{invalid[0]}', which is invalid"
+    elif not new:
+        problem = "defines no encoding"
+    else:
+        return None
+    remedy = 'write subclasses of posenc.Encoding, each with `names = ("my-encoding",)` of its own'
+    return f"{imported.__file__} {problem}: {remedy}"
+
+
+def _lines(error: BaseException, paths: Iterable[str]) -> list[str]:
+    """Return files and lines of an exception that are in some files, the last one last."""
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        frames.append((error.filename or "", error.lineno))
+    return [f"{path}, line {line}" for path, line in frames if path in paths]
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__} ({' '.join(str(error).split())[:200] or 'no message'})"
 
 
 def plugins_of(encodings: Iterable[tuple[type, dict]]) -> list[Plugin]:
-    """Return the plugins that define the classes, or their base classes, of a parsed encoding.
+    """Return the plugins that define the classes, or their bases, of an encoding.
 
     encodings: from pe_spec.parse. The plugins are in the order of loading.
     """
@@ -156,36 +141,29 @@ def plugins_of(encodings: Iterable[tuple[type, dict]]) -> list[Plugin]:
 
 
 def recorded(encodings: Iterable[tuple[type, dict]]) -> dict[str, str] | None:
-    """Return the entry `plugin` of a run's settings: file name -> SHA-256; None without plugins."""
-    found = {plugin.path.name: plugin.sha256 for plugin in plugins_of(encodings)}
-    return found or None
-
-
-def recorded_versions(settings: dict, where: str | Path) -> dict[str, str]:
-    """Return file name -> SHA-256 of the plugins in a run's settings or in its config.yaml.
-
-    where: what the error names. Raises InputError unless the names are those of Python files
-    without a folder: they become paths, and settings may be somebody else's.
-    """
-    entry = settings.get("plugin")
-    if problem := find_mismatch(entry, VERSIONS):
-        raise InputError(f"{where}: plugin: {problem}: use settings that train_gpt.py wrote")
-    return entry or {}
+    """Return `plugin` of a run's settings: file name -> SHA-256, or None."""
+    return {plugin.path.name: plugin.sha256 for plugin in plugins_of(encodings)} or None
 
 
 def check_loaded(settings: dict, folder: str | Path, what: str = "was trained with") -> None:
-    """Raise InputError unless the plugins that a run's settings record are loaded, unchanged.
+    """Raise InputError unless the plugins that settings record are loaded.
 
-    settings: of the run, or the content of its config.yaml. folder: has the copies of the plugins.
+    settings: of a run, or the content of its config.yaml. folder: has the
+    copies of the plugins. Also raises unless the names are those of Python
+    files without a folder: settings may be somebody else's.
     """
+    entry = settings.get("plugin")
+    if problem := find_mismatch(entry, VERSIONS):
+        raise InputError(f"{folder}: plugin: {problem}: use settings that train_gpt.py wrote")
     loaded = {plugin.sha256: plugin.path.name for plugin in LOADED.values()}
     problems = []
-    for name, sha256 in recorded_versions(settings, folder).items():
+    for name, sha256 in (entry or {}).items():
         if sha256 in loaded:
             continue
         copy = Path(folder) / name
         remedy = f"read the copy {copy} and pass --plugin {copy}"
-        if not copy.is_file() or _sha256(copy.read_bytes()) != sha256:  # --override replaces it
+        # --override plugin replaces the copy.
+        if not copy.is_file() or hashlib.sha256(copy.read_bytes()).hexdigest() != sha256:
             remedy = f"{copy} is not that version, pass the file with this SHA-256 as --plugin"
         version = "another version of the" if name in loaded.values() else "the"
         problems.append(
@@ -196,17 +174,10 @@ def check_loaded(settings: dict, folder: str | Path, what: str = "was trained wi
 
 
 def describe_error(error: BaseException) -> str | None:
-    """Return one line for an exception in the code of a plugin; None if it is from other code."""
-    if type(error).__name__ == "OutOfMemoryError":
+    """Return one line for an exception in the code of a plugin, else None."""
+    lines = _lines(error, [str(plugin.path) for plugin in LOADED.values()])
+    if not lines or type(error).__name__ == "OutOfMemoryError":
         return None
-    paths = {str(plugin.path) for plugin in LOADED.values()}
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [(frame.filename, frame.lineno) for frame in frames if frame.filename in paths]
-    if not lines:
-        return None
-    path, line = lines[-1]
-    reason = " ".join(str(error).split())[:200]
-    return (
-        f"{path}, line {line}: {type(error).__name__} ({reason}): fix the plugin; "
-        f"`python check_encoding.py {path}` explains more"
-    )
+    path = lines[-1].rpartition(",")[0]
+    remedy = f"fix the plugin; `python check_encoding.py {path}` explains more"
+    return f"{lines[-1]}: {_reason(error)}: {remedy}"

@@ -3,23 +3,25 @@
 The files of a run:
 
     config.yaml             every setting, resolved; `--config` accepts the file
-    log.jsonl               records with "kind" (start, train, val or sample), "step" and values
-    tokenizer.json          copy of the tokenizer, with tokenizer_config.json, unless its name is
-                            enough: bytes, gpt2 and other encodings of tiktoken
-    my_encoding.py          copy of the plugin that defines the encoding, if there is one
-    checkpoint_0001000.pt   after step 1,000 (checkpoints.py); the newest few are kept
+    log.jsonl               records: "kind" (start, train, val, sample), "step"
+                            and values
+    tokenizer.json          copy of the tokenizer, with tokenizer_config.json,
+                            unless its name is enough (bytes, gpt2, ...)
+    my_encoding.py          copy of the plugin that defines the encoding
+    checkpoint_0001000.pt   after step 1,000 (checkpoints.py); the newest stay
     eval_*.json             evaluation records (evaluation/runner.py)
-    events.out.tfevents.*   what TensorBoard displays, with --logger tensorboard
-    wandb/                  what is sent to Weights & Biases, with --logger wandb
+    events.out.tfevents.*   for TensorBoard, with --logger tensorboard
+    wandb/                  for Weights & Biases, with --logger wandb
 
     run = Run("runs/cable", config, data)
     checkpoint = run.find_checkpoint(resume=True)  # reads only
-    run.start(device)                                           # locks the folder and writes
+    run.start(device)                              # locks the folder and writes
     run.log("train", step, loss=loss)
     run.save(**checkpoint)
     run.finish()
 """
 
+import contextlib
 import fcntl
 import functools
 import json
@@ -28,7 +30,6 @@ import uuid
 import weakref
 from collections.abc import Callable, Set
 from pathlib import Path
-from typing import TypeGuard
 
 from runtime import plugins
 from runtime.checkpoints import (
@@ -58,23 +59,26 @@ from errors import InputError
 CONFIG, LOG = "config.yaml", "log.jsonl"
 # Temporary files of a killed process.
 LEFTOVERS = rf"(checkpoint_\d+\.pt|config\.yaml|log\.jsonl){PARTIAL}"
+LOSSES = ("train", "val")  # kinds of records with a loss
 RECORD = fields({"kind": str, "step": Count, "loss?": float, "id?": str})  # of the log
 ALREADY = "{} already contains a run: pass --resume to continue it, or use another --out_dir"
 USE_THE_SAME = "use the same, or another --out_dir"
 
 
 class Run:
-    """A training run's folder: find a checkpoint to resume from, then lock, log and save.
+    """A training run's folder: find a checkpoint, then lock, log and save.
 
-    config: the run's settings. data: {"sha256", "tokenizer"} of the training data. keep: how many
-    checkpoints are kept. logger: of training/loggers.py, or None. is_writer: False on every rank
-    except one; the others write nothing. files: of the tokenizer, copied into the folder.
+    config: the run's settings. data: {"sha256", "tokenizer"} of the training
+    data. keep: how many checkpoints are kept. logger: of training/loggers.py,
+    or None. is_writer: False on every rank except one; the others write
+    nothing. files: of the tokenizer, copied into the folder.
 
-    init_steps: in the "init_steps" of a checkpoint's config, unless it is None; trained_steps of
-    the --init_from source (checkpoints.py).
+    init_steps: in the "init_steps" of a checkpoint's config, unless it is None;
+    trained_steps of the --init_from source (checkpoints.py).
 
-    changes: one entry per resume with other settings, also in the "changes" of a checkpoint's
-    config: {"step": 6, "settings": {"steps": [6, 12]}} for 12 instead of 6 steps after step 6.
+    changes: an entry per resume with other settings, also in the "changes" of a
+    checkpoint's config: {"step": 6, "settings": {"steps": [6, 12]}} for 12
+    instead of 6 steps after step 6.
     """
 
     def __init__(
@@ -102,9 +106,10 @@ class Run:
     def find_checkpoint(self, resume: bool, override: Set[str] = frozenset()) -> dict | None:
         """Return the content of the newest checkpoint, or None for a new run.
 
-        override: settings that may differ from those of the checkpoint. Writes nothing. Raises
-        InputError if the folder contains another run, imported weights, or this run and `resume` is
-        False, and if the checkpoint is corrupt.
+        override: settings that may differ from those of the checkpoint. Writes
+        nothing. Raises InputError if the folder contains another run, imported
+        weights, or this run and `resume` is False, and if the checkpoint is
+        corrupt.
         """
         paths = list_checkpoints(self.folder)
         if not resume and (paths or any((self.folder / x).exists() for x in (CONFIG, LOG))):
@@ -122,7 +127,7 @@ class Run:
         changed = {
             name: [old.get(name), value]
             for name, value in self.config.items()
-            if name not in MAY_CHANGE_ON_RESUME and _identity(old.get(name)) != _identity(value)
+            if name not in MAY_CHANGE_ON_RESUME and old.get(name) != value
         }
         self._check_changes(changed, checkpoint["data"], override)
         self.init_steps = old.get("init_steps")
@@ -132,39 +137,31 @@ class Run:
         return checkpoint
 
     def _check_changes(self, changed: dict, old_data: dict, override: Set[str]) -> None:
-        """Raise InputError for changes that are not allowed; more steps need no override."""
-        extends = "steps" in changed and changed["steps"][1] > changed["steps"][0]
-        allowed = override | ({"steps"} if extends else set())
+        """Raise InputError for changes that are not allowed."""
+        old_steps, steps = changed.get("steps", (0, 0))
+        allowed = override | ({"steps"} if steps > old_steps else set())
         refused = [name for name in changed if name not in allowed]
         flag = ",".join(name for name in [*sorted(override), *refused] if name in MAY_BE_OVERRIDDEN)
+        overridden = (
+            f"use the same, or pass --override {flag} to change it from step {self.step} on"
+        )
         problems = []
-
-        def refuse(difference: str, remedy: str) -> None:
-            problems.extend(refusals(self.folder, [difference], remedy))
-
         for name in refused:
-            remedy = USE_THE_SAME
-            if name in MAY_BE_OVERRIDDEN:
-                remedy = (
-                    f"use the same, or pass --override {flag} to change it from step {self.step} on"
-                )
-            refuse(difference(name, *changed[name]), remedy)
+            remedy = overridden if name in MAY_BE_OVERRIDDEN else USE_THE_SAME
+            problems += refusals(self.folder, [difference(name, *changed[name])], remedy)
         if old_data != self.data:
             remedy = f"use the same, or start a new run with --init_from {self.folder}"
-            refuse(f"not trained on the data in {self.config['data']}", remedy)
+            other = f"not trained on the data in {self.config['data']}"
+            problems += refusals(self.folder, [other], remedy)
         if problems:
             raise InputError(*problems)
 
-    def start(
-        self,
-        device: torch.device,
-        init_steps: int | None = None,
-        **facts,
-    ) -> None:
-        """Lock the folder, write the config, and open the log with a "start" record.
+    def start(self, device: torch.device, init_steps: int | None = None, **facts) -> None:
+        """Lock the folder, write the config, and open the log with "start".
 
-        init_steps: see the class; facts: further values of that record. Raises InputError if
-        another process trains in the folder, or if it cannot be written.
+        init_steps: see the class; facts: further values of that record. Raises
+        InputError if another process trains in the folder, or if it cannot be
+        written.
         """
         if init_steps is not None:
             self.init_steps = init_steps
@@ -198,7 +195,7 @@ class Run:
         self._write("start", max(0, self.step), id=run_id, **facts, **provenance(device))
 
     def _truncate_log(self) -> list[dict]:
-        """Truncate the log to the checkpoint's step, without corrupt lines; return the records."""
+        """Truncate the log to the checkpoint's step; return its valid records."""
         path = self.folder / LOG
         if not path.exists():
             return []
@@ -208,7 +205,7 @@ class Run:
         return records
 
     def log(self, kind: str, step: int, **values) -> None:
-        """Append a record of numbers to the log, and send them to the logger, if there is one."""
+        """Append a record of numbers to the log, and send them to the logger."""
         if not self.is_writer:
             return
         self._write(kind, step, **values)
@@ -216,7 +213,7 @@ class Run:
             self.logger.log({f"{kind}/{name}": value for name, value in values.items()}, step)
 
     def log_sample(self, step: int, text: str) -> None:
-        """Append a text that the model has written to the log, and send it to the logger."""
+        """Append a text of the model to the log, and send it to the logger."""
         self._write("sample", step, text=text)
         if self.logger:
             self.logger.log_text("sample", text, step)
@@ -228,8 +225,9 @@ class Run:
     def save(self, **checkpoint) -> None:
         """Write a checkpoint, then remove all but the newest `keep`.
 
-        checkpoint: all of CONTENT except "format", "config" and "data", which are added here.
-        Raises InputError if it cannot be written; the earlier checkpoints then stay.
+        checkpoint: all of CONTENT except "format", "config" and "data", which
+        are added here. Raises InputError if it cannot be written; the earlier
+        checkpoints then stay.
         """
         if not self.is_writer:
             return
@@ -245,7 +243,7 @@ class Run:
             try:
                 write_checkpoint(file, checkpoint)
             except RuntimeError as error:
-                # After a failed write, PyTorch fails again when it closes its zip file.
+                # PyTorch fails again when it closes its zip file.
                 if isinstance(error.__context__, OSError):
                     raise error.__context__ from None
                 raise
@@ -254,7 +252,7 @@ class Run:
                 path.unlink()
 
     def describe_last_good(self, step: int) -> str:
-        """Return which checkpoint to use if the weights after `step` steps give NaN or Inf."""
+        """Return which checkpoint to use if the weights of `step` give NaN."""
         paths = list_checkpoints(self.folder)
         good = [path.name for path in paths if named_step(path) < step]
         if not good:
@@ -269,55 +267,37 @@ class Run:
             self.logger.finish()
 
 
-def _identity(value):
-    """Return what two values of a setting are compared by; the names of plugins may differ."""
-    return sorted(value.values()) if isinstance(value, dict) else value
-
-
-def _shorten(value):
-    """Return the value of a setting; of plugins their names and the first digits of SHA-256."""
-    if not isinstance(value, dict):
-        return value
-    return " ".join(f"{name} {sha256[:12]}" for name, sha256 in value.items())
-
-
 def difference(name: str, old, new) -> str:
     """Return "trained with NAME OLD, not NEW" for `refusals`."""
     if old is None:
-        return f"trained without {name}, not with {name} {_shorten(new)}"
-    other = "not without it" if new is None else f"not {_shorten(new)}"
-    return f"trained with {name} {_shorten(old)}, {other}"
+        return f"trained without {name}, not with {name} {new}"
+    other = "not without it" if new is None else f"not {new}"
+    return f"trained with {name} {old}, {other}"
 
 
 def refusals(folder: Path, differences: list[str], remedy: str = USE_THE_SAME) -> list[str]:
-    """Return one error line for each difference between a run and how it is resumed."""
+    """Return an error line for each difference between a run and its resume."""
     return [f"--resume: {folder} was {difference}: {remedy}" for difference in differences]
 
 
 def lock_folder(folder: Path) -> Callable[[], None]:
-    """Create the folder, keep other processes from locking it, and return the function to unlock.
+    """Create and lock the folder, and return the function to unlock it.
 
-    The lock also ends with the process. Raises InputError if another process has it.
+    The lock also ends with the process. Raises InputError if another process
+    has it.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise InputError(
-            f"another process trains in {folder}: wait until it ends, or use another --out_dir"
-        ) from None
-    except OSError:
-        pass  # a file system without locks
+    with contextlib.suppress(OSError):  # a file system without locks
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise InputError(
+                f"another process trains in {folder}: wait until it ends, or use another --out_dir"
+            ) from None
     return functools.partial(os.close, descriptor)
-
-
-def _is_record(value) -> TypeGuard[dict]:
-    """Return whether a value is a record of a log: with the values that programs read."""
-    is_record = find_mismatch(value, RECORD) is None
-    return is_record and ("loss" in value or value["kind"] not in ("train", "val"))
 
 
 def read_log(run: str | Path) -> list[dict]:
@@ -325,4 +305,5 @@ def read_log(run: str | Path) -> list[dict]:
 
     Raises InputError if the log cannot be read.
     """
-    return [record for _, record in read_json_lines(Path(run) / LOG) if _is_record(record)]
+    records = [x for x in read_json_lines(Path(run) / LOG) if find_mismatch(x, RECORD) is None]
+    return [record for record in records if "loss" in record or record["kind"] not in LOSSES]

@@ -5,7 +5,7 @@ import importlib
 import math
 import os
 
-from runtime import cli, devices
+from runtime import cli
 
 import numpy as np
 import pytest
@@ -216,15 +216,13 @@ def test_other_runtime_errors_are_bugs():
         cli.run(fail)
 
 
-def test_largest_divisor():
-    for limit, expected in ((1, 1), (5, 4), (11, 6), (12, 12), (10**9, 12)):
-        assert devices.largest_divisor(12, limit) == expected
-
-
-def test_huge_micro_batch_is_the_whole_step(data_dir, tmp_path, capsys):
-    flags = [*TINY, "--steps", "1", "--micro_batch", str(10**9)]
+@pytest.mark.parametrize(
+    "micro_batch, used", [(10**9, "1 micro-batches x 4"), (3, "2 micro-batches x 2")]
+)
+def test_micro_batch_divides_the_step(micro_batch, used, data_dir, tmp_path, capsys):
+    flags = [*TINY, "--steps", "1", "--micro_batch", str(micro_batch)]
     train_gpt.main([*flags, "--data", str(data_dir), "--out_dir", str(tmp_path / "run")])
-    assert "1 micro-batches x 4 sequences" in capsys.readouterr().out
+    assert f"{used} sequences" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-6])

@@ -133,18 +133,22 @@ def test_a_changed_file_is_not_run_from_bytecode(tmp_path):
 @pytest.mark.parametrize(
     "name, text, expected",
     [
-        ("a.py", "x = 1\nif:\n", "SyntaxError in line 2 (invalid syntax"),
-        ("a.py", "x = 1\n\n1 / 0\n", "ZeroDivisionError in line 3 (division by zero): fix"),
-        ("a.py", "import json\njson.loads('{')\n", "JSONDecodeError in line 2"),
-        ("a.py", "import sys\nsys.exit(3)\n", "SystemExit in line 2 (3): fix the file"),
-        ("a.py", "import my_helpers\n", "your own code must be in the plugin, a single file"),
-        ("a.py", "x = 1\n", "defines no encoding: write a subclass"),
+        ("a.py", "x = 1\nif:\n", ", line 2: SyntaxError (invalid syntax"),
+        ("a.py", "x = 1\n\n1 / 0\n", ", line 3: ZeroDivisionError (division by zero): fix"),
+        ("a.py", "import json\njson.loads('{')\n", ", line 2: JSONDecodeError"),
+        ("a.py", "import sys\nsys.exit(3)\n", ", line 2: SystemExit (3): fix the file"),
+        ("a.py", "import my_helpers\n", "it cannot import other files of yours"),
+        ("a.py", "x = 1\n", "defines no encoding: write subclasses"),
         ("a.py", "from posenc import Cable\n", "defines no encoding"),
-        ("a.py", ENCODING.replace("my-a", "cable"), "name cable is already in use"),
-        ("a.py", "import posenc\nclass A(posenc.RoPE): pass\n", "name rope is already in use"),
-        ("a.py", f"{ENCODING}class B(A): pass\n", "name my-a is already in use"),
-        ("a.py", ENCODING.replace("('my-a',)", "'my-a'"), "`names` is a string: write"),
-        ("a.py", ENCODING.replace("my-a", "my+a"), "'my+a' is invalid"),
+        ("a.py", ENCODING.replace("my-a", "cable"), "name cable, which is already in use"),
+        (
+            "a.py",
+            "import posenc\nclass A(posenc.RoPE): pass\n",
+            "name rope, which is already in use",
+        ),
+        ("a.py", f"{ENCODING}class B(A): pass\n", "name my-a, which is already in use"),
+        ("a.py", ENCODING.replace("('my-a',)", "'my-a'"), "has a string as `names`: write"),
+        ("a.py", ENCODING.replace("my-a", "my+a"), "'my+a', which is invalid"),
         ("a.txt", ENCODING, "use a name that ends in .py"),
         ("missing.py", None, "cannot be read (No such file or directory): pass a Python file"),
         (".", None, "cannot be read (Is a directory)"),
@@ -330,7 +334,7 @@ def test_programs_use_the_plugin(run, slope, trained, tmp_path, capsys, unregist
 def test_another_version_is_refused_with_the_path_of_the_copy(
     run, changed, slope, data_dir, tmp_path, refused
 ):
-    """One line each; a renamed file with the same content is the same version."""
+    """One line each."""
     with unregister_plugins():
         (line,) = refused(sample.main, run, "--plugin", changed)
     version = f"another version of the plugin my-slope.py (SHA-256 {sha256_of(slope)[:12]})"
@@ -338,7 +342,7 @@ def test_another_version_is_refused_with_the_path_of_the_copy(
     with unregister_plugins():
         flags = train_flags(data_dir, run, "--resume", "--plugin", changed)
         (line,) = refused(train_gpt.main, *flags)
-    old, new = (f"my-slope.py {sha256_of(path)[:12]}" for path in (slope, changed))
+    old, new = ({"my-slope.py": sha256_of(path)} for path in (slope, changed))
     assert f"{run} was trained with plugin {old}, not {new}: use the same, or pass " in line
     assert "pass --override plugin to change it from step 6 on" in line
     copy = shutil.copytree(run, tmp_path / "copy")
@@ -355,8 +359,6 @@ def test_another_version_is_refused_with_the_path_of_the_copy(
     renamed = str(shutil.copy(slope, tmp_path / "renamed.py"))
     with unregister_plugins():
         sample.main([str(run), "--plugin", renamed, "--max_new_tokens", "1", "--device", "cpu"])
-    with unregister_plugins():
-        train_gpt.main(train_flags(data_dir, run, "--resume", "--plugin", renamed))
 
 
 def test_ranks_compare_their_plugins(slope, data_dir, tmp_path, monkeypatch, unregistered):
