@@ -1,24 +1,27 @@
-"""Run an experiment on all devices of a machine: data, trainings, evaluations, tables and plots.
+"""Run an experiment on all devices of a machine, from data to tables and plots.
 
-    python run_experiment.py --name table2 --data fineweb-edu --train fineweb-edu_small \\
-        --block_size 512 --encodings cable kerple --perplexity 512,1024,2048
+    python run_experiment.py --name table2 --data fineweb-edu \\
+        --train fineweb-edu_small --block_size 512 --encodings cable kerple \\
+        --perplexity 512,1024,2048
     bash scripts/table1_fineweb.sh --scale small --seeds 1 2 3 -- --attn_scale 1
 
-A script in scripts/ calls this program once per stage. Flags after its name replace the script's;
-flags after `--` go to train_gpt.py. Outputs are in RUNS/SCALE. The same command again skips what is
-finished and resumes what is not. The report is written whenever a run has been evaluated.
+A script in scripts/ calls this program once per stage. Flags after its name
+replace the script's; flags after `--` go to train_gpt.py. Outputs are in
+RUNS/SCALE. The same command again skips what is finished and resumes what is
+not. The report is written whenever a run has been evaluated.
 
---commands with {run} or {pe} are repeated for every run or encoding, others follow at the end:
+--commands with {run} or {pe} are repeated for every run or encoding, others
+follow at the end:
 
-    {run} {name} {layer}        run folder, its name, each of its layers
-    {runs} {first}              all run folders, the first
-    {pe} {pes} {encodings}      encoding, all encodings, the same joined by commas
-    {data} {out} {root}         folders of the shards, of the report, of all outputs
-    {scaled:512,1024}           lengths at this scale
-    {shift:6} {window:80}       exponent of ALiBi's slopes, window of all layers at this scale
-    {size:medium} {batch:4}     at full scale this, otherwise a smaller network, one sequence
-    {repeats} {seeds} {plugins} rounds of a benchmark, all seeds, --plugin flags
-    {full:TEXT} {reduced:TEXT} {small:TEXT} {smoke:TEXT}    TEXT at this scale, else nothing
+    {run} {name} {layer}      run folder, its name, each of its layers
+    {runs} {first}            all run folders, the first
+    {pe} {pes} {encodings}    encoding, all encodings, the same joined by commas
+    {data} {out} {root}       folders of the shards, the report, all outputs
+    {scaled:512,1024}         lengths at this scale
+    {shift:6} {window:80}     exponent of ALiBi's slopes, window at this scale
+    {seeds} {plugins}         all seeds, --plugin flags
+    {full:TEXT} {reduced:TEXT} {small:TEXT} {smoke:TEXT}
+                              TEXT at this scale, else nothing
 """
 
 import fnmatch
@@ -34,54 +37,62 @@ from runtime import cli, plugins
 
 import yaml
 
-import pe_spec
 from errors import InputError
 from reporting import paper
 from text_data.named_data import prepare_command
 from training import cost, settings
 from training.scheduler import Job, Scheduler, is_finished
 
-# Flags of train_gpt.py that change no result, so that outputs stay in the same folder.
-NEUTRAL = {"logger", "wandb_project", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
+# Flags of train_gpt.py that change no result: outputs stay in the same folder.
+NEUTRAL = {"logger", "wandb_project", "log_every", "checkpoint_every", "keep_checkpoints"}
+NEUTRAL |= {"device"}
 # Learning rates that were best at small scale, where the config's was not.
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
 OTHER_TEXTS = ("openwebtext2", "github")  # of the Sandwich paper, next to arxiv
 HELLASWAG = "scripts/hellaswag_smoke.jsonl"
+EVALUATIONS = {  # setting: program, and the flag of its lengths
+    "perplexity": ("eval_extrapolation.py", "--lengths"),
+    "same_targets": ("eval_extrapolation.py", "--lengths"),
+    "recall": ("eval_recall.py", "--distances"),
+    "receptive_field": ("eval_receptive_field.py", "--lengths"),
+}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What the paper's lengths are divided by, and how much text an evaluation uses."""
+    """What lengths are divided by, and how much text an evaluation uses."""
 
     divisor: int
     eval_tokens: int
-    same_targets: str  # flags
-    windows: int  # of receptive fields
-    trials: int  # of recall
-    recall: str  # flags
-    repeats: int  # of benchmarks
-    model: str | None  # of benchmarks; None: the paper's
-    vocab_size: int | None  # padded, assumed before the data exists; None: GPT-2's
+    vocab_size: int | None  # padded, before the data exists; None: GPT-2's
+    same_targets: str  # flags of these evaluations
+    recall: str
+    receptive_field: str
 
 
+TARGETS = "--protocol same-targets --targets"
 SCALES = {
-    "full": Scale(1, 10**8, "--targets 1 --windows 1000", 100, 250, "", 10, None, None),
-    "small": Scale(4, 2**17, "--targets 64 --windows 250", 100, 100, "", 3, "tiny", 320),
-    "smoke": Scale(32, 1024, "--targets 8 --windows 4", 4, 4, "--passage 8", 1, "quickstart", 320),
+    "full": Scale(1, 10**8, None, f"{TARGETS} 1 --windows 1000", "--trials 250", "--windows 100"),
+    "small": Scale(4, 2**17, 320, f"{TARGETS} 64 --windows 250", "--trials 100", "--windows 100"),
+    "smoke": Scale(
+        32, 1024, 320, f"{TARGETS} 8 --windows 4", "--passage 8 --trials 4", "--windows 4"
+    ),
 }
 
 
 @dataclass
 class Config:
-    """Settings of an experiment. Lengths are the paper's; smaller scales divide them."""
+    """Settings of an experiment. Smaller scales divide the paper's lengths."""
 
     name: str = "experiment"
     """folder of the report"""
     scale: Literal["full", "small", "smoke"] = "full"
-    """full: the paper's networks, data and lengths; small: 0.8M parameters, bytes, lengths / 4,
-    hours on a CPU; smoke: six steps on the standard library, lengths / 32, a functional test"""
+    """full: the paper's networks, data and lengths; small: 0.8M parameters,
+    bytes, lengths / 4, hours on a CPU; smoke: six steps on the standard
+    library, lengths / 32, a functional test"""
     data: str = "fineweb-edu"
-    """fineweb-edu, fineweb, wikitext103 or stdlib (prepared below data/), or a folder of shards"""
+    """fineweb-edu, fineweb, wikitext103 or stdlib (prepared below data/), or a
+    folder of shards"""
     prepare_flags: str = ""
     """flags of the program that prepares this data at full scale"""
     train: list[str] = field(default_factory=list)
@@ -99,41 +110,39 @@ class Config:
     train_flags: str = ""
     """flags of train_gpt.py; fields as in --commands"""
     sweep: str | None = None
-    """a setting of train_gpt.py and its values, as in lr=3e-4,6e-4; the report is NAME-SETTING"""
+    """a setting of train_gpt.py and its values, as in lr=3e-4,6e-4; the report
+    is NAME-SETTING"""
     continue_as: list[str] = field(default_factory=list)
     """every run is trained further as each of these encodings"""
     continue_flags: str = "--steps 0"
     """flags of these trainings"""
     pretrained: str | None = None
-    """words of import_pretrained.py, for a model that is evaluated and not trained"""
+    """words of import_pretrained.py, for a model that is not trained"""
     perplexity: str | None = None
-    """context lengths of eval_extrapolation.py"""
+    """context lengths of eval_extrapolation.py; further flags may follow, as
+    in "512,1024 --cache_window {scaled:512}\""""
     same_targets: str | None = None
-    """context lengths of eval_extrapolation.py --protocol same-targets"""
-    cache_window: int | None = cli.limited(None, 1)
-    """tokens of a limited KV cache, for both"""
+    """the same with --protocol same-targets"""
     recall: str | None = None
-    """distances of eval_recall.py"""
+    """distances of eval_recall.py, and flags"""
     receptive_field: str | None = None
-    """context lengths of eval_receptive_field.py"""
+    """context lengths of eval_receptive_field.py, and flags"""
     hellaswag: str | None = None
     """hub, or a local file of HellaSwag"""
     evaluate_on: list[str] = field(default_factory=list)
     """data sets of the evaluations, if they are not the training's"""
     eval_tokens: int | None = cli.limited(None, 1)
-    """most tokens of perplexity at each length, but one window; null: those of the scale"""
-    trials: int | None = cli.limited(None, 1)
-    """trials of recall; null: those of the scale"""
-    windows: int | None = cli.limited(None, 1)
-    """windows of receptive fields; null: those of the scale"""
+    """most tokens of perplexity at each length, but one window; null: those of
+    the scale"""
     commands: list[str] = field(default_factory=list)
     """further commands, see above"""
     paper: str | None = None
-    """table in results/paper/index.csv; {text}: the data; {network}: a report for each config"""
+    """table in results/paper/index.csv; {text}: the data; {network}: a report
+    for each config"""
     runs: str = "runs"
     """folder for all outputs"""
     fixed: bool = False
-    """configs with a scale of their own: one run per device; runs are in RUNS/NAME"""
+    """configs with a scale of their own: one run per device, in RUNS/NAME"""
     jobs: int | Literal["auto"] = cli.limited("auto", 1)
     """jobs side by side; auto: one on GPUs, else one per core"""
     dry_run: bool = False
@@ -178,7 +187,7 @@ class Data(NamedTuple):
 
 
 class Text:
-    """A field of a command that is formatted by a function of the text after its colon."""
+    """A field of a command, formatted by a function of what follows its colon."""
 
     def __init__(self, function):
         self.function = function
@@ -207,14 +216,6 @@ class Experiment:
         self.vocab_size = SCALES["smoke" if config.data == "stdlib" else config.scale].vocab_size
         self.encodings: list[str] = []  # a field of self.format
         self.encodings = [*filter(None, map(self.format, config.encodings))]
-        problems = []
-        for pe in self.encodings:
-            try:
-                pe_spec.parse(pe, causal="--objective mlm" not in config.train_flags)
-            except InputError as error:
-                problems += error.problems
-        if problems:
-            raise InputError(*problems)
         self.jobs: list[Job] = []
         self.runs: list[Job] = []  # jobs that train or import a model
         networks = [name.rpartition("_")[2] for name in config.train or [""]]
@@ -331,27 +332,22 @@ class Experiment:
         job = self.add(f"train {run.parent.name}/{run.name}", words, needs, run=run, weight=3)
         if job not in self.runs:
             self.runs.append(job)
-        config, scale = self.config, self.scale
-        perplexity, cache = "eval_extrapolation.py", config.cache_window
-        if cache:
-            perplexity += f" --cache_window {cache // scale.divisor}"
-        windows, tokens = config.windows or scale.windows, config.eval_tokens or scale.eval_tokens
-        tokens = max(tokens, *cli.parse_lengths(self.at_scale(config.perplexity or "1"), 1))
-        recall = f"{scale.recall} --trials {config.trials or scale.trials}"
-        same_targets = f"--protocol same-targets {scale.same_targets}"
-        evaluations = [  # lengths, program and flags
-            (config.perplexity, f"{perplexity} --max_tokens {tokens} --lengths"),
-            (config.same_targets, f"{perplexity} {same_targets} --lengths"),
-            (config.recall, f"eval_recall.py {recall} --distances"),
-            (config.receptive_field, f"eval_receptive_field.py --windows {windows} --lengths"),
-        ]
+        config = self.config
         for text in [self.prepare(name) for name in config.evaluate_on] or [data]:
-            for lengths, command in evaluations:
-                if lengths:
-                    program, *flags = command.split()
-                    words = [program, str(run), "--data", text.folder, "--split", text.split]
-                    words += [*flags, self.at_scale(lengths)]
-                    self.evaluate(words, [job, *text.needs], report)
+            for setting, (program, flag) in EVALUATIONS.items():
+                if not (value := getattr(config, setting)):
+                    continue
+                lengths, *flags = shlex.split(self.format(value))
+                lengths = self.at_scale(lengths)
+                words = [program, str(run), "--data", text.folder, "--split", text.split]
+                words += [flag, lengths]
+                if setting == "perplexity":
+                    tokens = config.eval_tokens or self.scale.eval_tokens
+                    tokens = max(tokens, *cli.parse_lengths(lengths, 1))
+                    words += ["--max_tokens", str(tokens)]
+                else:
+                    words += getattr(self.scale, setting).split()
+                self.evaluate([*words, *flags], [job, *text.needs], report)
         if config.hellaswag:
             source = HELLASWAG if config.scale == "smoke" else config.hellaswag
             flags = [] if source == "hub" else ["--source", source]
@@ -370,7 +366,7 @@ class Experiment:
         self.add(name, [*words, *self.plugins], needs, reports=[report])
 
     def at_scale(self, lengths: str) -> str:
-        """Return lengths, as in 512,1024, at this scale; multiples of the training length stay."""
+        """Return lengths, as in 512,1024,2x, at this scale; multiples stay."""
         cli.parse_lengths(lengths, 1)  # raises InputError for anything else
         return ",".join(
             word if word.endswith("x") else str(max(1, int(word) // self.scale.divisor))
@@ -385,9 +381,6 @@ class Experiment:
             **texts,
             reduced=Text(lambda text: "" if full else text),
             scaled=Text(self.at_scale),
-            size=Text(lambda text: self.scale.model or text),
-            batch=Text(lambda text: text if full else "1"),
-            repeats=self.scale.repeats,
             seeds=" ".join(map(str, self.config.seeds)),
             plugins=shlex.join(self.plugins),
             shift=Text(lambda text: str(int(text) - int(math.log2(self.scale.divisor)))),

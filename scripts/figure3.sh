@@ -11,8 +11,10 @@
 source "$(dirname "$0")/activate.sh"
 encodings="cable alibi kerple rope sinusoidal dapev2+cable dapev2+kerple fire t5 t5-clip learnable"
 python run_experiment.py --name figure3/medium --encodings $encodings --paper cable_section5.3_speed --commands \
-    "bench.py train generate --encodings {encodings} --model {size:medium} --context {scaled:512,1024,2048}
-        --micro_batch {batch:4} --repeats {repeats} {plugins} --out {out}/speed.json" "$@"
+    "bench.py train generate --encodings {encodings} --model {full:medium}{small:tiny}{smoke:quickstart}
+        --context {scaled:512,1024,2048} --micro_batch {full:4}{reduced:1} --repeats {full:10}{small:3}{smoke:1} {plugins}
+        --out {out}/speed.json" "$@"
 python run_experiment.py --name figure3/small --encodings $encodings --paper cable_section5.3_speed --commands \
-    "bench.py train generate --encodings {encodings} --model {size:small} --context {scaled:512,1024,2048}
-        --micro_batch {batch:4} --repeats {repeats} {plugins} --out {out}/speed.json" "$@"
+    "bench.py train generate --encodings {encodings} --model {full:small}{small:tiny}{smoke:quickstart}
+        --context {scaled:512,1024,2048} --micro_batch {full:4}{reduced:1} --repeats {full:10}{small:3}{smoke:1} {plugins}
+        --out {out}/speed.json" "$@"

@@ -21,11 +21,11 @@ rung=${1:?pass the number of a rung, as in: bash scripts/ladder.sh 2}
 best=rope:heads_percent=75+alibi:heads_percent=75
 lengths=512,1024,2048,4096,8192,15360 distances=256,1024,4096,15360
 case $rung in
-    2) flags=(--train ladder_2 --block_size 512 --seeds 1 2 3 --eval_tokens 131072 --trials 100
+    2) flags=(--train ladder_2 --block_size 512 --seeds 1 2 3 --eval_tokens 131072
         --encodings cable rope $best alibi rope+cable kerple --prepare_flags "--tokenizer bpe:4096 --shards 2"
-        --perplexity 512,1024,2048,4096,8192 --recall 256,512,2048,8192 --receptive_field 512,2048) ;;
+        --perplexity 512,1024,2048,4096,8192 --recall "256,512,2048,8192 --trials 100" --receptive_field 512,2048) ;;
     3) flags=(--train ladder_3 --encodings cable rope $best --prepare_flags "--shards 2" --eval_tokens 131072
-        --trials 24 --windows 32 --perplexity $lengths --recall $distances --receptive_field 1024,4096
+        --perplexity $lengths --recall "$distances --trials 24" --receptive_field "1024,4096 --windows 32"
         --hellaswag hub) ;;
     4) flags=(--train fineweb-edu_small fineweb-edu_medium --perplexity $lengths --recall $distances
         --receptive_field 1024,4096 --hellaswag hub

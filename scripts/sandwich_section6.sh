@@ -19,5 +19,5 @@ python run_experiment.py --name sandwich_section6 --data fineweb-edu --train san
         --out {out}/figure9.png" \
     "plot.py distances {pes} --context {scaled:8192} --out {out}/figure10.png" "$@"
 python run_experiment.py --name sandwich_section6/speed --paper sandwich_section6.2_speed --commands \
-    "bench.py train --encodings sandwich,t5,kerple --model {size:small} --micro_batch 32
-        --context {scaled:512} --repeats {repeats} --out {out}/train.json" "$@"
+    "bench.py train --encodings sandwich,t5,kerple --model {full:small}{small:tiny}{smoke:quickstart} --micro_batch 32
+        --context {scaled:512} --repeats {full:10}{small:3}{smoke:1} --out {out}/train.json" "$@"

@@ -25,6 +25,6 @@ python run_experiment.py --name sandwich_table3_5 $common --encodings sandwich s
 python run_experiment.py --name sandwich_table3_5/trained-at-128 $common --block_size 128 \
     --encodings sinusoidal --receptive_field 512,1024,2048 "$@"
 python run_experiment.py --name sandwich_table3_5/cache $common --encodings sandwich alibi \
-    --same_targets 4096,8192,16384 --cache_window 2048 --paper "sandwich_table5_{text}" "$@"
+    --same_targets "4096,8192,16384 --cache_window {scaled:2048}" --paper "sandwich_table5_{text}" "$@"
 python run_experiment.py --name sandwich_table3_5/without-cache $common --encodings sandwich alibi \
     --same_targets 4096,8192,16384 "$@"

@@ -17,7 +17,7 @@ source "$(dirname "$0")/activate.sh"
 export CUDA_VISIBLE_DEVICES=
 common="--fixed --data stdlib --seeds 1 2 3 --encodings rope cable"
 python run_experiment.py --name scores/text $common --train score --perplexity 1x,2x,4x,8x,16x \
-    --eval_tokens 131072 --recall 64,256,1024,4096 --trials 100 --receptive_field 4x --windows 10 "$@"
+    --eval_tokens 131072 --recall "64,256,1024,4096 --trials 100" --receptive_field "4x --windows 10" "$@"
 python run_experiment.py --name scores/recall $common --train recall --recall 1x,4x,16x --commands \
     "bench.py train --encodings {pe} {plugins} --model quickstart --vocab_size 320 --micro_batch 16
         --context 256 --repeats 40 --device cpu --out {root}/scores/speed/{pe}.json" \

@@ -14,5 +14,6 @@ python run_experiment.py --name v1_figure1_4/figure1 --data fineweb-edu --train 
     --encodings $encodings --perplexity 512,1024,2048,4096,8192,16384 "$@"
 python run_experiment.py --name v1_figure1_4/medium --encodings $encodings --paper cable_v1_section5.2_speed \
     --commands \
-    "bench.py train generate --encodings {encodings} --model {size:medium} --context {scaled:512,1024,2048}
-        --micro_batch {batch:16} --repeats {repeats} {plugins} --out {out}/speed.json" "$@"
+    "bench.py train generate --encodings {encodings} --model {full:medium}{small:tiny}{smoke:quickstart}
+        --context {scaled:512,1024,2048} --micro_batch {full:16}{reduced:1} --repeats {full:10}{small:3}{smoke:1} {plugins}
+        --out {out}/speed.json" "$@"
