@@ -1,9 +1,8 @@
 """Command line, files, devices, processes and checkpoints.
 
-Importing this package checks the Python version and that the required packages
-are installed. Every program imports it before other packages (pyproject.toml
-configures this order), so that a program that cannot run prints one line
-instead of a traceback. Only the standard library is used here.
+Importing this package checks the Python version and the required packages.
+Every program imports it first (pyproject.toml configures this order) and prints
+one line instead of a traceback. Only the standard library is used here.
 """
 
 import importlib.util

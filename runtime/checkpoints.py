@@ -1,7 +1,6 @@
 """Checkpoint files: find, read and validate them.
 
-    path = checkpoint_path("runs/cable")        # the newest checkpoint of a run
-    checkpoint = load_checkpoint("runs/cable")  # its content, tensors on the CPU
+    checkpoint = load_checkpoint("runs/cable")  # the newest one
 
 The content of `checkpoint_0001000.pt`, written after step 1,000:
 
@@ -139,25 +138,10 @@ def load_checkpoint(
 
 
 def write_checkpoint(file, checkpoint: dict) -> None:
-    """Write a checkpoint and its SHA-256 to a binary file."""
-    hashed: Any = _HashedFile(file)
-    torch.save(checkpoint, hashed)
-    file.write(hashed.digest.hexdigest().encode())
-
-
-class _HashedFile:
-    """A file to write to, and the hash of what is written."""
-
-    def __init__(self, file):
-        self.file = file
-        self.digest = hashlib.sha256()
-
-    def write(self, data) -> int:
-        self.digest.update(data)
-        return self.file.write(data)
-
-    def flush(self) -> None:
-        self.file.flush()
+    """Write a checkpoint and its SHA-256 to a binary file, open for both."""
+    torch.save(checkpoint, file)
+    file.seek(0)
+    file.write(hashlib.file_digest(file, "sha256").hexdigest().encode())
 
 
 def _read(path: Path) -> tuple[Any, str]:
@@ -165,7 +149,7 @@ def _read(path: Path) -> tuple[Any, str]:
     try:
         with open(path, "rb") as file:
             sha256 = _check_digest(path, file)
-            # The file that was checked, also if a training has replaced it since.
+            # The file that was checked, also if it has been replaced since.
             opened = f"/proc/self/fd/{file.fileno()}"
             content = torch.load(opened, map_location="cpu", weights_only=True, mmap=True)
     except InputError:
@@ -179,10 +163,7 @@ def _read(path: Path) -> tuple[Any, str]:
 
 
 def _check_digest(path: Path, file) -> str:
-    """Check the SHA-256 at the end of a file; return that of the whole file.
-
-    A file is read once: programs load it for its settings, then for its weights.
-    """
+    """Check the SHA-256 at the end of a file, once; return that of the file."""
     status = os.fstat(file.fileno())
     identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
     if identity not in VERIFIED:
@@ -233,7 +214,7 @@ def _check_content(path: Path, checkpoint) -> None:
     except TypeError:
         raise _foreign(path, "its config has other values than settings") from None
     shape, model = checkpoint["gpt"], checkpoint["model"]
-    # Otherwise a wrong number could make a network that does not fit into memory.
+    # Otherwise a wrong number could make a network larger than the memory.
     layers = {name.split(".")[1] for name in model if name.startswith("h.")}
     table = model.get("wte.weight", torch.empty(0))
     expected = (shape["n_layer"], shape["vocab_size"], shape["n_embd"])

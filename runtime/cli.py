@@ -1,10 +1,9 @@
 """Command line: settings from defaults, YAML files and flags, and one-line errors.
 
 The settings of a program are a dataclass. Values come from its defaults, then
-from the YAML files given as --config, then from flags. A program may provide
-further values for settings that neither a file nor a flag gives (`inherit`).
-`parse` checks names, types and limits, the program checks meanings, and `run`
-prints the problems and exits with status 2.
+from the YAML files given as --config, then from flags. `parse` checks names,
+types and limits, the program checks meanings, and `run` prints the problems and
+exits with status 2.
 
 Programs whose dataclass has a field `plugin` accept --plugin FILE (plugins.py).
 """
@@ -61,7 +60,6 @@ WORDS = {
 }
 CONFIG_HELP = "YAML file of settings; flags override it"
 PLUGIN_HELP = "Python file with encodings of your own; may be repeated"
-COMMAND_LINE_ONLY = ("trust_remote_code",)
 
 
 def parse(
@@ -74,12 +72,10 @@ def parse(
     """Return a `config_class`: its defaults < `inherit` < --config FILE < flags.
 
     config_class: a dataclass with a docstring under each field. argv: the
-    command line; None: sys.argv. positional: (name, help) of a list[str] field
-    for arguments without a flag. inherit: function of all values and of the
-    names that a file or a flag gives; returns values for other settings, which
-    replace their defaults. Raises InputError for unknown names (all of them,
-    each with the nearest known name), then for all values of the wrong type and
-    beyond their limits.
+    command line; None: sys.argv. positional: (name, help) of a field for words
+    without a flag. inherit: function of all values and of the names that a file
+    or a flag gives; returns other settings, instead of their defaults. Raises
+    InputError for all unknown names, then for all invalid values (`convert`).
     """
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     argv = sys.argv[1:] if argv is None else argv
@@ -268,9 +264,7 @@ def _complete_booleans(argv: list[str], fields: dict) -> list[str]:
 def _unknown_words(words: list[str], fields) -> list[str]:
     """Return a message for each unknown flag, or for words that are no values."""
     names = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
-    if names:
-        return [unknown(f"flag --{name}", name, fields) for name in names]
-    return [
+    return [unknown(f"flag --{name}", name, fields) for name in names] or [
         f"{word} is neither a flag nor the value of one: remove it, or pass a file as --config"
         for word in words
     ]
@@ -279,7 +273,7 @@ def _unknown_words(words: list[str], fields) -> list[str]:
 def _unknown_keys(path: str, values: dict, fields, positional) -> list[str]:
     """Return a message for each key of a file that is not a setting of files."""
     problems = []
-    refused = {*COMMAND_LINE_ONLY, *(positional or ())[:1]}
+    refused = {"trust_remote_code", *(positional or ())[:1]}
     if not isinstance(values.get("plugin"), dict | None):
         refused.add("plugin")
     for name in map(str, values):

@@ -60,10 +60,9 @@ def select_device(
 
     Also configures the backends. device: auto, cpu, cuda or cuda:N; auto takes
     a GPU if there is one. dtype: auto or a key of DTYPES; weights stay float32.
-    auto is bfloat16 if the hardware computes in it, because emulation on a CPU
-    is up to hundreds of times slower than float32; else float16 on a GPU,
-    float32 on a CPU. local_rank: with several processes on this machine, the
-    GPU of this one. Raises InputError for a device that does not exist.
+    auto is bfloat16 in hardware, because emulation is up to hundreds of times
+    slower; else float16 on a GPU, float32 on a CPU. local_rank: the GPU, with
+    several processes. Raises InputError for a device that does not exist.
     """
     selected = _parse_device(device)
     if selected.type == "cuda" and local_rank is not None:

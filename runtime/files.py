@@ -25,20 +25,18 @@ PARTIAL = r"\.[0-9a-f]{8}\.partial"
 
 @contextmanager
 def atomic(path: str | Path):
-    """Open `path` for writing bytes, atomically.
+    """Open `path` for writing and reading bytes, atomically.
 
-    The block writes to a temporary file, which is synced to disk and renamed at
-    the end. A crash at any moment leaves the old file or the new one. Several
-    processes may write the same path: each has a temporary file of its own.
-    Raises InputError if the system refuses (no permission, no space, a file in
-    the way).
+    The block writes to a temporary file of its own, which is synced to disk and
+    renamed at the end. A crash at any moment leaves the old file or the new
+    one. Raises InputError if the system refuses (no space, a file in the way).
     """
     path = Path(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_partial_files(path.parent, re.escape(path.name) + PARTIAL)
         partial = _partial_path(path)
-        with open(partial, "wb") as file:
+        with open(partial, "w+b") as file:
             try:
                 with contextlib.suppress(OSError):  # a file system without locks
                     fcntl.flock(file, fcntl.LOCK_EX)  # for remove_partial_files
@@ -61,8 +59,8 @@ def _partial_path(path: Path) -> Path:
 def remove_partial_files(folder: Path, pattern: str) -> None:
     """Remove the temporary files that killed processes left in a folder.
 
-    pattern: regular expression of the whole name. Files that a process is
-    writing are locked and stay; so do all on a file system without locks.
+    pattern: regular expression of the whole name. Those in use are locked and
+    stay; so do all on a file system without locks.
     """
     for path in folder.iterdir():
         if re.fullmatch(pattern, path.name):
@@ -75,8 +73,7 @@ def remove_partial_files(folder: Path, pattern: str) -> None:
 def atomic_folder(path: str | Path):
     """Yield a new, empty folder to fill; it is renamed to `path` at the end.
 
-    Its name is new, NAME.XXXXXXXX.partial, so that no folder of the user or of
-    another process is replaced. It is removed if the block fails; a killed
+    It is NAME.XXXXXXXX.partial, and removed if the block fails; a killed
     process leaves it. Raises InputError as `atomic` does.
     """
     path = Path(path).resolve()
@@ -95,10 +92,9 @@ def locked(path: str | Path):
     """Wait until no other process is in such a block for `path`; then run it.
 
     Read, change and write `path` in the block. Readers need no lock, because
-    `atomic` replaces whole files. The lock is on a hidden file next to `path`
-    that the block removes at its end; one that a killed process leaves locks
-    nothing. On a file system without locks the block runs without one. Raises
-    InputError if the folder cannot be written.
+    `atomic` replaces whole files. The lock is on a hidden file next to `path`,
+    removed at the end; one that a killed process leaves locks nothing. A file
+    system without locks has none. Raises InputError if it cannot be written.
     """
     import filelock  # takes 40 ms, and most programs lock nothing
 
@@ -162,9 +158,8 @@ def write_json(path: str | Path, value) -> None:
 def read_json(path: str | Path, remedy: str, schema=None):
     """Return the JSON value in `path`.
 
-    schema: type of the value (schema.py); None: not checked. Raises InputError,
-    which ends with `remedy`, if the file is missing or corrupt, or if its value
-    is of another type.
+    schema: its type (schema.py); None: any. Raises InputError, which ends with
+    `remedy`, if the file is missing, corrupt, or its value of another type.
     """
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -185,8 +180,7 @@ def _check(source: str | Path, value, schema, remedy: str) -> None:
 def read_json_lines(path: str | Path) -> list[Any]:
     """Return the JSON values of the lines of a file, None for corrupt lines.
 
-    An incomplete last line is left out. Raises InputError if the file cannot be
-    read.
+    An incomplete last line is left out. Raises InputError for unreadable files.
     """
     try:
         lines = Path(path).read_bytes().split(b"\n")
@@ -206,10 +200,10 @@ def read_json_lines(path: str | Path) -> list[Any]:
 def read_json_values(path: str | Path, remedy: str, schema=None) -> dict[str, Any]:
     """Return the JSON value in a file, or those in the lines of a .jsonl file.
 
-    Keys: the path or, of a line, "PATH, line N". A path PATH.jsonl:NAME stands
-    for the lines with the run NAME, of scores for those of the encoding NAME. A
-    line that is no JSON is None. schema: of each value. Raises InputError as
-    read_json does, and if there is no such line.
+    Keys: the path or, of a line, "PATH, line N". PATH.jsonl:NAME stands for the
+    lines with the run NAME, of scores for the encoding NAME. A line that is no
+    JSON is None. schema: of each value. Raises InputError as read_json does,
+    and if there is no such line.
     """
     file, separator, name = str(path).partition(".jsonl:")
     if separator:

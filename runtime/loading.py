@@ -25,10 +25,10 @@ def load_model(
 ) -> tuple[GPT, dict]:
     """Return the trained model in evaluation mode, and the rest of its checkpoint.
 
-    attention, skip_tolerance: as in `GPTConfig`; they replace the settings of the training.
-    causal: True accepts decoders only, False encoders only, None both. dtype: of the blocks' Linear
-    layers, see `cast_blocks`. Prints a note if the training was not finished. Raises InputError as
-    `load_checkpoint` does, or if a parameter contains NaN or Inf.
+    attention, skip_tolerance: of `GPTConfig`, instead of the training's.
+    causal: as in `load_checkpoint`. dtype: see `cast_blocks`. Prints a note if
+    the training was not finished. Raises InputError as `load_checkpoint` does,
+    or if a parameter contains NaN or Inf.
     """
     checkpoint = load_checkpoint(run, causal)
     step, steps = checkpoint["step"], checkpoint["config"].get("steps", 0)
@@ -43,10 +43,10 @@ def load_model(
 
 
 def cast_blocks(model: GPT, dtype: torch.dtype) -> None:
-    """Cast the blocks' Linear layers for inference under autocast to `dtype`.
+    """Cast the blocks' Linear layers to `dtype`, for inference under autocast.
 
-    Without gradients, autocast would cast them again in every call; results are the same. Norms,
-    encodings and the embedding stay float32: evaluations compute logits in float32.
+    Without gradients, autocast would cast them in every call, to the same
+    results. Norms, encodings and the embedding stay float32, as logits do.
     """
     for module in model.h.modules():
         if isinstance(module, nn.Linear):

@@ -44,9 +44,8 @@ class Plugin:
 def load_plugin(path: str | Path) -> Plugin:
     """Import a file and return the plugin; its encodings are registered.
 
-    The same file is imported once. Raises InputError if the file cannot be
-    imported, defines no encoding with `names`, or uses the name of another
-    encoding or plugin.
+    The same file is imported once. Raises InputError if it cannot be imported,
+    has no encoding with `names`, or uses the name of another one or plugin.
     """
     path = Path(path)
     try:

@@ -70,15 +70,12 @@ class Run:
 
     config: the run's settings. data: {"sha256", "tokenizer"} of the training
     data. keep: how many checkpoints are kept. logger: of training/loggers.py,
-    or None. is_writer: False on every rank except one; the others write
-    nothing. files: of the tokenizer, copied into the folder.
+    or None. is_writer: True on one rank; the others write nothing. files: of
+    the tokenizer, copied into the folder.
 
-    init_steps: in the "init_steps" of a checkpoint's config, unless it is None;
-    trained_steps of the --init_from source (checkpoints.py).
-
-    changes: an entry per resume with other settings, also in the "changes" of a
-    checkpoint's config: {"step": 6, "settings": {"steps": [6, 12]}} for 12
-    instead of 6 steps after step 6.
+    A checkpoint's config also has `init_steps`, the trained_steps of the
+    --init_from source, and `changes`, an entry per resume with other settings:
+    {"step": 6, "settings": {"steps": [6, 12]}} for 12 steps instead of 6.
     """
 
     def __init__(
@@ -106,10 +103,9 @@ class Run:
     def find_checkpoint(self, resume: bool, override: Set[str] = frozenset()) -> dict | None:
         """Return the content of the newest checkpoint, or None for a new run.
 
-        override: settings that may differ from those of the checkpoint. Writes
-        nothing. Raises InputError if the folder contains another run, imported
-        weights, or this run and `resume` is False, and if the checkpoint is
-        corrupt.
+        override: settings that may differ. Writes nothing. Raises InputError if
+        the folder contains another run, imported weights, or this run and
+        `resume` is False, and if the checkpoint is corrupt.
         """
         paths = list_checkpoints(self.folder)
         if not resume and (paths or any((self.folder / x).exists() for x in (CONFIG, LOG))):
@@ -159,9 +155,8 @@ class Run:
     def start(self, device: torch.device, init_steps: int | None = None, **facts) -> None:
         """Lock the folder, write the config, and open the log with "start".
 
-        init_steps: see the class; facts: further values of that record. Raises
-        InputError if another process trains in the folder, or if it cannot be
-        written.
+        facts: further values of that record. Raises InputError if another
+        process trains in the folder, or if it cannot be written.
         """
         if init_steps is not None:
             self.init_steps = init_steps
@@ -225,9 +220,8 @@ class Run:
     def save(self, **checkpoint) -> None:
         """Write a checkpoint, then remove all but the newest `keep`.
 
-        checkpoint: all of CONTENT except "format", "config" and "data", which
-        are added here. Raises InputError if it cannot be written; the earlier
-        checkpoints then stay.
+        checkpoint: all of CONTENT except format, config and data. Raises
+        InputError if it cannot be written; the earlier checkpoints then stay.
         """
         if not self.is_writer:
             return
@@ -236,7 +230,6 @@ class Run:
             config["init_steps"] = self.init_steps
         checkpoint |= {"format": FORMAT, "config": config, "data": self.data}
         assert checkpoint.keys() == CONTENT.keys()
-        # The log on disk must have all records up to the checkpoint.
         with writing(self.folder / LOG), open(self.folder / LOG, "ab") as log:
             os.fsync(log.fileno())
         with atomic(self.folder / FILE_NAME.format(checkpoint["step"])) as file:
@@ -253,13 +246,11 @@ class Run:
 
     def describe_last_good(self, step: int) -> str:
         """Return which checkpoint to use if the weights of `step` give NaN."""
-        paths = list_checkpoints(self.folder)
-        good = [path.name for path in paths if named_step(path) < step]
+        good = [path for path in list_checkpoints(self.folder) if named_step(path) < step]
         if not good:
             return "train again with a lower --lr and another --out_dir"
-        remedy = f"to continue from {good[-1]}, pass --resume, a lower --lr and --override lr"
-        bad = [path.name for path in paths if named_step(path) >= step]
-        return f"remove {' and '.join(bad)}; {remedy}" if bad else remedy
+        remedy = "remove later ones, pass --resume, a lower --lr and --override lr"
+        return f"to continue from {good[-1].name}, {remedy}"
 
     def finish(self) -> None:
         """Close the logger, if there is one."""
@@ -281,10 +272,9 @@ def refusals(folder: Path, differences: list[str], remedy: str = USE_THE_SAME) -
 
 
 def lock_folder(folder: Path) -> Callable[[], None]:
-    """Create and lock the folder, and return the function to unlock it.
+    """Create and lock a folder, and return the function to unlock it.
 
-    The lock also ends with the process. Raises InputError if another process
-    has it.
+    The lock ends with the process. Raises InputError if another one has it.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -301,9 +291,6 @@ def lock_folder(folder: Path) -> Callable[[], None]:
 
 
 def read_log(run: str | Path) -> list[dict]:
-    """Return the records of a run's log, without corrupt lines.
-
-    Raises InputError if the log cannot be read.
-    """
+    """Return the records of a run's log, without corrupt lines."""
     records = [x for x in read_json_lines(Path(run) / LOG) if find_mismatch(x, RECORD) is None]
     return [record for record in records if "loss" in record or record["kind"] not in LOSSES]

@@ -398,7 +398,8 @@ def test_nan_loss_stops_all_ranks(data_dir, tmp_path):
     assert len(lines) == 1  # printed once
     assert lines[0] == (
         "error: the loss of step 7 is NaN or Inf; "
-        "to continue from checkpoint_0000004.pt, pass --resume, a lower --lr and --override lr"
+        "to continue from checkpoint_0000004.pt, remove later ones, pass --resume, a lower --lr "
+        "and --override lr"
     )
     assert checkpoint_names(run) == ["checkpoint_0000004.pt"]
     assert log_of(run)[-1]["step"] == 4
