@@ -260,18 +260,7 @@ def logged(folder):
     return [(float(start), float(end), devices, words) for start, end, devices, words in rows]
 
 
-TEN = [
-    "cable",
-    "cable-nw",
-    "alibi",
-    "fire",
-    "t5",
-    "t5-clip",
-    "kerple",
-    "rope",
-    "learnable",
-    "broken",
-]
+TEN = shlex.split("cable cable-nw alibi fire t5 t5-clip kerple rope learnable broken")
 FLAGS = ["--data", "stdlib", "--scale", "smoke", "--train", "fineweb-edu_tiny"]
 FLAGS += ["--perplexity", "512,1024", "--encodings", *TEN]
 

@@ -169,24 +169,6 @@ def test_record_has_the_hash_of_the_checkpoint_that_was_loaded(run, data_dir, mo
     assert expected != files.hash_file(newer)
 
 
-def test_export_has_the_hash_of_the_checkpoint_that_was_loaded(run, tmp_path, monkeypatch):
-    pytest.importorskip("transformers")
-    expected = files.hash_file(run / NEWEST)
-    load = loading.load_model
-
-    def load_and_replace(*args, **options):
-        loaded = load(*args, **options)
-        (run / PREVIOUS).rename(run / "checkpoint_0000008.pt")
-        (run / NEWEST).unlink()
-        return loaded
-
-    monkeypatch.setattr(export_hf, "load_model", load_and_replace)
-    readmes = []
-    monkeypatch.setattr(export_hf, "write_folder", lambda *args: readmes.append(args[3]))
-    export_hf.main([str(run), "--out_dir", str(tmp_path / "out")])
-    assert f"checkpoint SHA-256 {expected}." in readmes[0]
-
-
 def test_every_reader_refuses_nan_and_inf_by_name(run, resume, refused, data_dir, tmp_path):
     checkpoint = checkpoints.load_checkpoint(run)
     for name, value in (("h.1.mlp.c_fc.weight", torch.nan), ("h.0.attn.c_attn.bias", -torch.inf)):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runtime import checkpoints, cli, distributed, plugins
+from runtime import checkpoints, distributed, plugins
 
 import pytest
 import torch
@@ -192,13 +192,6 @@ def test_flags_without_a_file_and_plugins_in_files_are_refused(tmp_path, refused
     assert line.endswith("or pass --plugin FILE for your own")
 
 
-def test_help_describes_the_flag(capsys):
-    with pytest.raises(SystemExit):
-        cli.parse(sample.Config, ["--help"], "")
-    text = " ".join(capsys.readouterr().out.split())
-    assert f"--plugin FILE {cli.PLUGIN_HELP} --prompt X text to continue" in text
-
-
 def test_programs_without_encodings_do_not_import_torch():
     """It takes seconds; --plugin is a part of every program's command line."""
     code = "import sys, report, compare, prepare_text; sys.exit('torch' in sys.modules)"
@@ -292,14 +285,9 @@ def test_invalid_records_of_plugins_are_refused(entry, tmp_path, refused):
     """A run may be somebody else's, and the names become paths."""
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"plugin": entry}))
     (line,) = refused(train_gpt.main, "--config", tmp_path / "mine.yaml", "--dry_run")
-    message = "plugin: expected "
-    if isinstance(entry, dict):
-        assert f"{tmp_path}: {message}" in line
-    settings = {"plugin": entry}
-    with pytest.raises(InputError) as error:
-        plugins.check_loaded(settings, "run")
-    (line,) = error.value.problems
-    assert line.startswith(f"run: {message}")
+    assert isinstance(entry, list) or f"{tmp_path}: plugin: expected " in line
+    with pytest.raises(InputError, match="run: plugin: expected "):
+        plugins.check_loaded({"plugin": entry}, "run")
 
 
 def test_programs_use_the_plugin(run, slope, trained, tmp_path, capsys, unregistered):
