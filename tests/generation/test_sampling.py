@@ -59,6 +59,13 @@ def test_temperature_zero_is_greedy_decoding(pe, model):
     assert generate_tokens(model(pe), [prompt], temperature=0, max_new_tokens=40) == [expected]
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-6])
+def test_low_temperature_is_greedy(temperature):
+    config = sampling.SamplingConfig(temperature=temperature)
+    logits = torch.tensor([[1.0, 3.0, 2.0]])
+    assert sampling.sample_token(logits, config, torch.Generator()).tolist() == [1]
+
+
 def test_a_full_context_restarts_from_its_second_half(model):
     """learnable supports 16 positions: when they are full, the last 8 tokens are the new start."""
     learnable, prompt = model("learnable"), [END, *b"1: line 7"]
