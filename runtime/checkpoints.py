@@ -91,10 +91,7 @@ def named_step(path: Path, default: int = -1) -> int:
 
 
 def checkpoint_path(run: str | Path) -> Path:
-    """Return the newest checkpoint of a run's folder, or the path to a file.
-
-    Raises InputError if there is no checkpoint.
-    """
+    """Return the newest checkpoint of a run, or the path to a file."""
     if os.path.isfile(run):  # False, no exception, for names that are too long
         return Path(run)
     problem, remedy = "does not exist", "train first, or pass the folder of a run"
@@ -115,14 +112,12 @@ def load_checkpoint(
 ) -> dict:
     """Return the content of a run's newest checkpoint, or of a checkpoint file.
 
-    Its "sha256" is that of the bytes that were loaded, also if a training
-    replaces the file. The tensors are on the CPU, mapped into memory: reading
-    the settings alone takes none.
+    Its "sha256" is that of the loaded bytes. The tensors are on the CPU, mapped
+    into memory: reading the settings alone takes none.
 
     causal: True accepts decoders only, False encoders only, None both.
-    check_plugins: raise InputError if a plugin that the run was trained with is
-    not loaded. Raises InputError if there is no checkpoint, or if it is corrupt
-    or in another format.
+    check_plugins: require the plugins that the run was trained with. Raises
+    InputError if there is no checkpoint, or if it is corrupt or in another format.
     """
     path = checkpoint_path(run)
     checkpoint, sha256 = _read(path)
@@ -223,10 +218,7 @@ def _check_content(path: Path, checkpoint) -> None:
 
 
 def trained_steps(checkpoint: dict) -> int | None:
-    """Return the optimizer steps behind a checkpoint's weights.
-
-    Those of --init_from are included. None: unknown, as for imported weights.
-    """
+    """Return all optimizer steps of the weights; None for imported weights."""
     step, config = checkpoint["step"], checkpoint["config"]
     if step > 0 and not config.get("init_from"):
         return step

@@ -310,21 +310,17 @@ def _read_values(path: str) -> dict:
 
 def parse_lengths(text: str, block_size: int) -> list[int]:
     """Return the sorted token counts of "512,1x,16x"; 1x is `block_size`."""
-    lengths = set()
-    try:
-        for word in text.replace(" ", "").split(","):
-            length = int(word.removesuffix("x"))
-            if word.endswith("x"):
-                length *= block_size
-            if not 1 <= length <= LONGEST_LENGTH:
-                raise ValueError
-            lengths.add(length)
-    except ValueError:
-        raise InputError(
-            f"lengths '{text}' are invalid: use token counts or multiples of the training length, "
-            "as in 512,1024 or 1x,16x"
-        ) from None
-    return sorted(lengths)
+    words = text.replace(" ", "").split(",")
+    if all(re.fullmatch("[1-9][0-9]{0,9}x?", word) for word in words):
+        factors = [block_size if word.endswith("x") else 1 for word in words]
+        pairs = zip(words, factors, strict=True)
+        lengths = {int(word.removesuffix("x")) * factor for word, factor in pairs}
+        if max(lengths) <= LONGEST_LENGTH:
+            return sorted(lengths)
+    raise InputError(
+        f"lengths '{text}' are invalid: use token counts or multiples of the training length, "
+        "as in 512,1024 or 1x,16x"
+    )
 
 
 def run(main) -> None:

@@ -1,8 +1,4 @@
-"""Devices: device and dtype, mixed precision, random states, speed, provenance.
-
-device, dtype = select_device("auto", "auto")  # prints the choice and the reason
-with autocast(device, dtype): ...
-"""
+"""Devices: device and dtype, mixed precision, random states, speed, provenance."""
 
 import contextlib
 import ctypes
@@ -99,8 +95,7 @@ def _parse_device(device: str) -> torch.device:
 
 def configure_backends(device: torch.device) -> None:
     """Set process-wide options: denormals, TF32, memory of CPUs."""
-    # NumPy before 2.4 looks for denormals at the first call, and warns if they
-    # are flushed.
+    # NumPy before 2.4 warns at the first call if denormals are flushed.
     np.finfo(np.float32)
     np.finfo(np.float64)
     # Steep biases give denormal attention weights, which slow a CPU down
@@ -243,9 +238,8 @@ def measure_seconds(call: Callable[[], object], device: torch.device) -> float:
 def measure_gpu_seconds(call: Callable[[], object], device: torch.device) -> float:
     """Return the seconds for which a GPU is busy with what `call()` launches.
 
-    The GPU sleeps until all kernels are queued, so that slow launches do not
-    count. If `call()` itself waits for the GPU, or on a CPU, this is the same
-    as `measure_seconds`.
+    The GPU sleeps until all kernels are queued: slow launches do not count. On a
+    CPU, or if `call()` waits for the GPU, this is `measure_seconds`.
     """
     if device.type == "cpu":
         return measure_seconds(call, device)

@@ -91,9 +91,8 @@ class Processes:
 def process_group():
     """Join the process group for the block; print on rank 0 only.
 
-    Yields `Processes`. Without torchrun there is one process and no group.
-    Raises InputError if a machine with GPUs has fewer of them than processes,
-    and on all other ranks if one ends, fails or hangs.
+    Yields `Processes`; without torchrun there is no group. Raises InputError if
+    there are too few GPUs, and on all other ranks if one ends, fails or hangs.
     """
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield Processes()

@@ -1,7 +1,4 @@
-"""Models from checkpoints.
-
-model, checkpoint = load_model("runs/cable", device)
-"""
+"""Models from checkpoints."""
 
 from pathlib import Path
 
@@ -23,7 +20,7 @@ def load_model(
     causal: bool | None = True,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[GPT, dict]:
-    """Return the trained model in evaluation mode, and the rest of its checkpoint.
+    """Return the trained model in evaluation mode, and its checkpoint.
 
     attention, skip_tolerance: of `GPTConfig`, instead of the training's.
     causal: as in `load_checkpoint`. dtype: see `cast_blocks`. Prints a note if

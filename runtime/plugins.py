@@ -65,38 +65,31 @@ def load_plugin(path: str | Path) -> Plugin:
             f"--plugin {path}: the plugin {loaded.path} with the same module name is loaded: "
             "rename one of them, or run the program once for each"
         )
-    registry = _registry()
-    before = dict(registry)
+    import more_encodings  # noqa: F401  # late: torch takes seconds
+    from posenc import ENCODINGS
+
+    before = dict(ENCODINGS)
     imported = sys.modules[module] = types.ModuleType(module)
     imported.__file__ = str(path)
     try:
         # Not by importlib, which could run bytecode of an older version.
         exec(compile(source, str(path), "exec", dont_inherit=True), vars(imported))
-        problem = _name_problem(imported, before)
+        problem = _name_problem(imported, ENCODINGS, before)
     except (Exception, SystemExit) as error:
         place = [str(path), *_lines(error, [str(path)])][-1]
         problem = f"{place}: {_reason(error)}: fix the file; it cannot import other files of yours"
     if problem:
         del sys.modules[module]
-        registry.clear()
-        registry.update(before)
+        ENCODINGS.clear()
+        ENCODINGS.update(before)
         raise InputError(f"--plugin {problem}")
-    names = tuple(name for name in registry if name not in before)
+    names = tuple(name for name in ENCODINGS if name not in before)
     LOADED[module] = Plugin(path, module, source, names)
     return LOADED[module]
 
 
-def _registry() -> dict[str, type]:
-    """Return the classes of all encodings by name."""
-    import more_encodings  # noqa: F401  # late: torch takes seconds
-    import posenc
-
-    return posenc.ENCODINGS
-
-
-def _name_problem(imported: types.ModuleType, before: dict[str, type]) -> str | None:
+def _name_problem(imported: types.ModuleType, registry: dict, before: dict) -> str | None:
     """Return what is wrong with the names that a plugin has registered."""
-    registry = _registry()
     classes = [cls for cls in vars(imported).values() if isinstance(cls, type)]
     classes = [cls for cls in classes if cls.__module__ == imported.__name__]
     # A subclass without names of its own inherits those of its parent.
@@ -133,7 +126,7 @@ def _reason(error: BaseException) -> str:
 def plugins_of(encodings: Iterable[tuple[type, dict]]) -> list[Plugin]:
     """Return the plugins that define the classes, or their bases, of an encoding.
 
-    encodings: from pe_spec.parse. The plugins are in the order of loading.
+    encodings: from pe_spec.parse.
     """
     modules = {base.__module__ for cls, _ in encodings for base in cls.__mro__}
     return [plugin for module, plugin in LOADED.items() if module in modules]
@@ -147,9 +140,8 @@ def recorded(encodings: Iterable[tuple[type, dict]]) -> dict[str, str] | None:
 def check_loaded(settings: dict, folder: str | Path, what: str = "was trained with") -> None:
     """Raise InputError unless the plugins that settings record are loaded.
 
-    settings: of a run, or the content of its config.yaml. folder: has the
-    copies of the plugins. Also raises unless the names are those of Python
-    files without a folder: settings may be somebody else's.
+    settings: of a run, or its config.yaml. folder: with copies of the plugins.
+    Also raises for names that are not Python files: settings may be foreign.
     """
     entry = settings.get("plugin")
     if problem := find_mismatch(entry, VERSIONS):

@@ -3,22 +3,15 @@
 The files of a run:
 
     config.yaml             every setting, resolved; `--config` accepts the file
-    log.jsonl               records: "kind" (start, train, val, sample), "step"
-                            and values
-    tokenizer.json          copy of the tokenizer, with tokenizer_config.json,
-                            unless its name is enough (bytes, gpt2, ...)
+    log.jsonl               records: kind (start, train, val, sample), step, ...
+    tokenizer.json          copy of the tokenizer, unless its name is enough
     my_encoding.py          copy of the plugin that defines the encoding
     checkpoint_0001000.pt   after step 1,000 (checkpoints.py); the newest stay
     eval_*.json             evaluation records (evaluation/runner.py)
     events.out.tfevents.*   for TensorBoard, with --logger tensorboard
     wandb/                  for Weights & Biases, with --logger wandb
 
-    run = Run("runs/cable", config, data)
-    checkpoint = run.find_checkpoint(resume=True)  # reads only
-    run.start(device)                              # locks the folder and writes
-    run.log("train", step, loss=loss)
-    run.save(**checkpoint)
-    run.finish()
+A training calls find_checkpoint (which only reads), start, log, save, finish.
 """
 
 import contextlib

@@ -1,12 +1,11 @@
-"""Schemas of JSON files: types for msgspec, and the check of a value against one of them.
+"""Schemas of JSON files: types for msgspec, and the check of a value.
 
     point = fields({"step": Count, "loss?": nullable(Number)})
     find_mismatch([{"step": -1}], list[point])  # "expected int >= 0 at [0].step"
 
-A schema is any type that msgspec supports. Values are compared as they are: 1.0 is no integer, True
-is no number, and a number with a range is neither NaN nor, unless the range has one end only, Inf.
-
-The groups of settings are here, because programs that do not import PyTorch read them, too.
+Values are compared as they are: 1.0 is no integer, True is no number, and a
+number with a range is neither NaN nor, unless it has one end only, Inf. The
+groups of settings are here for programs that do not import PyTorch.
 """
 
 import math
@@ -15,28 +14,28 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-# Settings of train_gpt.py that do not define what is learned, only where, how fast and how exactly
-# it is computed and what is logged.
+# Settings of train_gpt.py that do not define what is learned, only where, how
+# fast and how exactly it is computed and what is logged.
 MAY_CHANGE_ON_RESUME = {
     *("data", "verify_data", "out_dir", "log_every", "val_every", "val_tokens"),
     *("sample_every", "checkpoint_every", "keep_checkpoints", "logger", "wandb_project"),
     *("attention", "skip_tolerance", "micro_batch", "activation_checkpointing"),
     *("device", "dtype", "compile", "deterministic"),
 }
-# Settings that shape what is learned and may be changed on resume with --override. All others
-# define the network or the data.
+# Settings that shape what is learned and may be changed on resume with
+# --override. All others define the network or the data.
 MAY_BE_OVERRIDDEN = {
     *("steps", "tokens_per_step", "lr", "min_lr", "warmup_steps", "beta1", "beta2"),
     *("schedule", "decay_fraction", "weight_decay", "grad_clip", "mask_rate", "seed", "plugin"),
 }
-# Settings that records leave out at these values: records made before each of them do not have it.
+# Settings that records leave out at these values, as older records do.
 RECORD_DEFAULTS = {"schedule": "cosine", "decay_fraction": 0.2, "optimizer": "adamw"}
 RECORD_DEFAULTS |= {"block": "gpt2", "tied": True, "norm_eps": 1e-5}
 RECORD_DEFAULTS |= dict.fromkeys(("n_kv_head", "head_dim", "n_inner", "qk_norm", "qkv_bias"))
 
 MAX_INTEGER = 2**63 - 1
 EXP_OVERFLOW = 700.0  # losses from here on have infinite perplexity
-# Line breaks, other control characters, and characters that change the direction of a text.
+# Line breaks, control characters, and changes of the direction of a text.
 UNPRINTABLE = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 WORDS = {  # patterns of texts, in words
     rf"\A[^{UNPRINTABLE}]*\Z": "a text of one line",
@@ -73,10 +72,9 @@ def perplexity(loss: float) -> float:
 
 
 def fields(types: dict[str, Any], forbid_others: bool = False) -> Any:
-    """Return the type of an object with these fields; names that end with "?" may be missing.
+    """Return the type of an object with these fields; "name?" may be missing.
 
-    types: a key has one name, or several with spaces between them. forbid_others: raise for fields
-    that are not listed.
+    types: a key has one or several names. forbid_others: refuse other fields.
     """
     named = [(name, type_) for names, type_ in types.items() for name in names.split()]
     required = [(name, type_) for name, type_ in named if not name.endswith("?")]
@@ -106,7 +104,7 @@ def find_mismatch(value, schema) -> str | None:
 
 
 def _describe(message: str) -> str:
-    """Return a message of msgspec with patterns in words, and fields as in a.b[1]."""
+    """Return msgspec's message with patterns in words, fields as in a.b[1]."""
     message = message.replace("Object missing", "missing")
     for pattern, words in WORDS.items():
         message = message.replace(f"`str` matching regex {pattern!r}", words)
