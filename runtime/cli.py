@@ -342,22 +342,18 @@ def run(main) -> None:
         # Python flushes standard output once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except InputError as error:
-        problems = error.problems
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         problem = plugins.describe_error(error) or _system_problem(error)
         problem = problem or describe_missing_package(error)
-        if problem is None:
+        if not problem and not isinstance(error, InputError):
             raise
-        problems = (problem,)
-    else:
-        return
-    for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
-    sys.exit(2)
+        problems = error.problems if isinstance(error, InputError) else (problem,)
+        for problem in problems:
+            print(f"error: {problem}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _system_problem(error: Exception) -> str | None:
