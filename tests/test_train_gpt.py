@@ -752,8 +752,6 @@ def test_nan_in_a_parameter_is_not_saved(refused, data_dir, tmp_path, train, mon
             "error: h.1.ln_1.weight after step 4 is NaN or Inf; to continue from "
             "checkpoint_0000002.pt, remove later ones, pass --resume, a lower --lr and --override "
             "lr"
-            "checkpoint_0000002.pt, remove later ones, pass --resume, a lower --lr and --override "
-            "lr"
         ]
     gc.collect()  # the traceback of the error holds the lock
     run = train("run", "--resume", "--lr", 5e-3, "--override", "lr")
