@@ -65,15 +65,19 @@ def flat_name(module: str) -> str:
 def flatten_imports(source: str, modules: Collection[str]) -> str:
     """Return a module's source with imports of `modules` as relative imports from a flat folder.
 
-    transformers copies the files of lines "from .x import y": an import of a module becomes two.
+    transformers copies the files of lines "from .x import y": an import of a
+    module becomes two.
     """
-    lines = source.split("\n")
+    lines = source.encode().split(b"\n")  # ast counts columns in bytes
     nodes = [node for node in _imports(source) if _changes(node, modules)]
-    for node in sorted(nodes, key=lambda node: node.lineno, reverse=True):
-        indent = " " * node.col_offset
-        new = _flat_statements(node, modules)
-        lines[node.lineno - 1 : node.end_lineno] = [indent + line for line in new]
-    return "\n".join(lines)
+    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+        assert node.end_lineno is not None  # ast.parse sets it
+        before = lines[node.lineno - 1][: node.col_offset]
+        after = lines[node.end_lineno - 1][node.end_col_offset :]
+        separator = b"; " if before.strip() else b"\n" + before
+        new = separator.join(line.encode() for line in _flat_statements(node, modules))
+        lines[node.lineno - 1 : node.end_lineno] = [before + new + after]
+    return b"\n".join(lines).decode()
 
 
 def _imports(source: str) -> list[ast.Import | ast.ImportFrom]:
@@ -112,17 +116,10 @@ def _flat_statements(node: ast.Import | ast.ImportFrom, modules: Collection[str]
 
 def check_plugin(plugin: Plugin, modules: Collection[str]) -> None:
     """Raise InputError if a plugin has imports that cannot be rewritten, with their lines."""
-    source = importlib.util.decode_source(plugin.source)
-    lines = source.split("\n")
     problems = []
-    for node in _imports(source):
+    for node in _imports(importlib.util.decode_source(plugin.source)):
         place = f"{plugin.path}, line {node.lineno}"
-        before = lines[node.lineno - 1].encode()[: node.col_offset]
-        assert node.end_lineno is not None  # ast.parse sets it
-        after = lines[node.end_lineno - 1].encode()[node.end_col_offset :].strip()
         if _changes(node, modules):
-            if before.strip() or (after and not after.startswith(b"#")):
-                problems.append(f"{place} has other code next to an import: use two lines")
             unnamed = [alias.name for alias in node.names if not alias.asname]
             full_names = [name for name in unnamed if name in modules and "." in name]
             if isinstance(node, ast.Import) and full_names:
