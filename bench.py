@@ -278,9 +278,9 @@ def compare(config: Config, device: torch.device, dtype: torch.dtype) -> Iterato
 
 def header(name: str, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
     """Return the part of a result that says how it was measured."""
-    compiles = bool(config.compile)
-    if name in ("train", "attention"):
-        compiles = devices.uses_compile(config.compile, device)
+    compiles = config.compile
+    if compiles is None:
+        compiles = device.type == "cuda" and name in ("train", "attention")
     result = {
         "model": config.model,
         "micro_batch": 1 if name == "generate" else config.micro_batch,
