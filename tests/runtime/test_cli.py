@@ -71,7 +71,8 @@ def test_defaults_are_within_the_limits(config_class):
         cli.convert(cli._default(field), field)
         minimum, maximum = (field.metadata.get(name) for name in ("minimum", "maximum"))
         if minimum is not None:
-            with pytest.raises(InputError, match=f"^{field.name} is .*: use .* from {minimum} to"):
+            message = f"^{field.name} is .*: use .* from {minimum:g} to"
+            with pytest.raises(InputError, match=message):
                 cli.convert(minimum - 1, field)
         if maximum is not None:
             assert cli.convert(maximum, field) == maximum
