@@ -29,7 +29,8 @@ SCRIPTS = sorted(
     for path in (ROOT / "scripts").glob("*.sh")
     if "python run_experiment.py" in path.read_text()
 )
-FIRST = {"ladder": ["4"], "authors_checkpoint": ["weights.pt"]}  # further words of a script
+# First words of scripts.
+FIRST = {"ladder": ["4"], "authors_checkpoint": ["weights.pt"], "half_hour": ["gpt2"]}
 # In place of python and torchrun: logs its arguments, devices and times, and fails for `broken`.
 PROGRAM = """#!/bin/bash
 for word in "$@"; do case $word in *.py) program=$word; break ;; esac; done
