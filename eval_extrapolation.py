@@ -14,8 +14,7 @@ in its window.
                   1 to L. The loss is the mean over all predictions.
                   --stride S, with S <= L, makes it a sliding window: windows start S
                   tokens apart, and only the predictions that no earlier window made
-                  count: the last S. Every token is predicted once, from more than L - S
-                  tokens of context, except at the start of a shard.
+                  count: the last S, from more than L - S tokens of context.
     same-targets  The targets are the last --targets tokens of windows as long as the
                   longest of --lengths. They are predicted from the last L inputs of the
                   window: only the context grows.
@@ -27,12 +26,6 @@ are masked as in training, and predicted from the whole window.
 The text of `segments` is all of the split: every token but the first of each shard is
 predicted. If the split is longer than --max_tokens, or with --windows, the text is
 windows of the longest length, evenly spaced. All lengths predict the same tokens.
-
---within_documents tests only windows of the longest length that start and end in one
-document. Windows across documents reward a model that forgets.
-
---cache_window W is sliding-window attention, as with a KV cache of W tokens: each token
-attends to the last W tokens, itself included, and memory does not grow with L.
 
 Each run gets one JSON record for each text and protocol, next to its checkpoints and
 written after each length; recorded lengths are skipped. It replaces a record of an
@@ -53,13 +46,7 @@ import torch
 
 from attention import SKIP_TOLERANCE
 from errors import InputError
-from evaluation.runner import (
-    RUNS_ARGUMENT,
-    LoadedRun,
-    Plan,
-    TextEvaluationConfig,
-    run_evaluation,
-)
+from evaluation.runner import RUNS_ARGUMENT, LoadedRun, Plan, TextEvaluationConfig, run_evaluation
 from text_data.data_loader import (
     Windows,
     evenly_spaced,
@@ -96,10 +83,10 @@ class Config(TextEvaluationConfig):
     """take this number of windows of the longest length; null: as many as fit without overlap. With
     same-targets, windows overlap if the split is too short"""
     within_documents: bool = False
-    """take windows of the longest length inside single documents"""
+    """take windows of the longest length that start and end in one document"""
     cache_window: int | None = cli.limited(None, 1)
     """number of tokens that each token attends to, itself included, as with a KV cache of this
-    size; null: all"""
+    size; memory does not grow with the length; null: all"""
 
     def __post_init__(self):
         super().__post_init__()
@@ -183,9 +170,7 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
 def select_text(shards: Shards, lengths: list[int], config: Config) -> Text:
     """Return the text that all lengths share, with the record's description of the protocol.
 
-    The text is all of the split, or windows of the longest length, evenly spaced: for
-    same-targets, with --windows, or if the split is longer than --max_tokens. Raises
-    InputError for settings that do not fit.
+    Raises InputError for settings that do not fit.
     """
     shortest, longest = lengths[0], lengths[-1]
     same_targets = config.protocol == "same-targets"
@@ -306,8 +291,7 @@ def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
     loss: mean over all predictions that count, summed in float64.
     loss_se: its standard error over blocks of windows; None if there is a single block.
     blocks, block_tokens: mean loss and number of predictions of each block.
-    by_position: mean losses of the bins of `width` positions, from position `first` of
-    the window on; None for a bin without predictions.
+    by_position: see bin_positions.
     by_offset: with --within_documents, the same by position in the longest window.
     """
     windows = list_windows(text, length)
@@ -348,15 +332,20 @@ def sum_losses(
     by_shape = {}  # (length, counted) -> numbers of the windows
     for number, window in enumerate(windows):
         by_shape.setdefault((window.length, window.counted), []).append(number)
-    sums = np.zeros(len(windows))
+    sums, label = np.zeros(len(windows)), f"at {length:,}"
     totals = {"by_position": np.zeros((2, length))}  # sums and numbers of losses
     if text.config.within_documents:
         totals["by_offset"] = np.zeros((2, text.protocol["span"]))
-    for (inputs_per_window, _), numbers in sorted(by_shape.items()):
-        label = f"at {length:,}"
-        for batch in loaded.batches(np.array(numbers), inputs_per_window, label, "window"):
-            chosen = [windows[number] for number in batch]
-            inputs, targets, positions = read_batch(text, chosen)
+    for (size, counted), numbers in sorted(by_shape.items()):
+        for batch in loaded.batches(np.array(numbers), size, label, "window"):
+            starts = [windows[number][:2] for number in batch]
+            if text.mask_rate:
+                read = read_masked_windows(text.shards, starts, size, text.mask_rate)
+                inputs, targets, positions = read
+            else:
+                inputs, targets = read_windows(text.shards, starts, size)
+                targets = targets[:, -counted:]
+                positions = torch.arange(size - counted, size).expand(targets.shape)
             with devices.autocast(loaded.device, loaded.dtype):
                 losses = loaded.model.losses(
                     inputs.to(loaded.device),
@@ -366,7 +355,7 @@ def sum_losses(
                 )
             losses = losses.double().cpu().numpy()  # (B, counted)
             sums[batch] = losses.sum(1)
-            offsets = np.array([[window.offset] for window in chosen])
+            offsets = np.array([[windows[number].offset] for number in batch])
             places = {"by_position": positions.numpy(), "by_offset": positions.numpy() + offsets}
             for name, (total, count) in totals.items():
                 np.add.at(total, places[name], losses)
@@ -375,34 +364,18 @@ def sum_losses(
     return loaded.sum(sums), curves
 
 
-def read_batch(text: Text, windows: list[Window]) -> tuple[torch.Tensor, ...]:
-    """Return inputs (B, length), targets that count (B, counted), and their positions (B, counted).
-
-    Positions are those in the window at which targets are predicted. All are int64.
-    """
-    _, _, length, counted, _ = windows[0]
-    starts = [window[:2] for window in windows]
-    if text.mask_rate:
-        return read_masked_windows(text.shards, starts, length, text.mask_rate)
-    inputs, targets = read_windows(text.shards, starts, length)
-    positions = torch.arange(length - counted, length).expand(len(starts), counted)
-    return inputs, targets[:, -counted:], positions
-
-
 def bin_positions(sums: np.ndarray, counts: np.ndarray) -> dict:
-    """Return mean losses by position, in at most MAX_BINS bins of equal width.
+    """Return mean losses by position, in at most MAX_BINS bins of `width` from `first` on.
 
-    sums, counts: (length,) sum of the losses and number of predictions at each position.
+    sums, counts: (length,), of the losses at each position. None: no predictions.
     """
     length = len(sums)
     first = int((counts > 0).argmax())
     width = -(-length // MAX_BINS)
-    starts = range(first, length, width)
-    bins = [slice(start, start + width) for start in starts]
-    losses = [
-        float(sums[each].sum() / counts[each].sum()) if counts[each].any() else None
-        for each in bins
-    ]
+    losses = []
+    for start in range(first, length, width):
+        count = counts[start : start + width].sum()
+        losses.append(float(sums[start : start + width].sum() / count) if count else None)
     return {"first": first, "width": width, "loss": losses}
 
 

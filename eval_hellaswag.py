@@ -157,8 +157,8 @@ def evaluate(loaded: LoadedRun, examples: list[dict], config: Config) -> None:
 def encode_pair(tokenizer, context: str, continuation: str) -> Pair:
     """Return the tokens of a context and of its continuation, divided as in the harness.
 
-    Spaces at the end of the context belong to the continuation. The continuation's tokens are those
-    of the whole text after the number of tokens that the context has by itself.
+    Spaces at the end of the context belong to the continuation, whose tokens are those
+    of the whole text after as many as the context has by itself.
     """
     tokens = tokenizer.encode(context.rstrip())
     return tokens, tokenizer.encode(context + continuation)[len(tokens) :]
@@ -168,8 +168,7 @@ def encode_pair(tokenizer, context: str, continuation: str) -> Pair:
 def log_likelihoods(loaded: LoadedRun, pairs: list[Pair]) -> list[float]:
     """Return log p(continuation | context) of each pair in nats, summed over its tokens.
 
-    Sequences are padded on the right, where causal attention ignores it. Those beyond
-    the encoding's longest context keep their last tokens.
+    Sequences beyond the encoding's longest context keep their last tokens.
     """
     model = loaded.model
     keep = 0 if model.max_context is None else model.max_context + 1  # the last is a target only

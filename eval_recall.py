@@ -7,16 +7,13 @@
 Runs on text: in each trial, the model reads a passage, then unrelated filler text,
 then the passage again. The second copy starts `distance` tokens after the first. The
 baseline sequence starts with another, unrelated passage and is otherwise the same.
-Losses are computed with teacher forcing.
 
 Recall is the percentage by which the first copy lowers the perplexity of the second
 half of the second copy. It is 0 if the model makes no use of the first copy, and
-near 100 if it copies it. Flat perplexity beyond the training length
-(eval_extrapolation.py) does not show that a model uses distant text; recall does.
+near 100 if it copies it.
 
 Trials start at windows evenly spaced over the split. The other passage and the filler
-of a trial are taken from the windows of two other trials. All distances use the same
-passages.
+are taken from two other trials. All distances use the same passages.
 
 Runs with --objective recall: a trial is a sequence of the task on which the run was
 trained, a passage or pairs of keys and values that return after filler
@@ -41,13 +38,7 @@ import numpy as np
 import torch
 
 from errors import InputError
-from evaluation.runner import (
-    RUNS_ARGUMENT,
-    LoadedRun,
-    Plan,
-    TextEvaluationConfig,
-    run_evaluation,
-)
+from evaluation.runner import RUNS_ARGUMENT, LoadedRun, Plan, TextEvaluationConfig, run_evaluation
 from text_data import recall_task
 from text_data.data_loader import Windows, evenly_spaced
 from text_data.shards import Shards
@@ -114,9 +105,6 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
     ]
 
 
-# Runs on text
-
-
 def plan_text(shards: Shards, distances: list[int], config: Config) -> Plan:
     """Return the trials of a run on text. Raises InputError if it is too short for them."""
     if distances[0] < config.passage:
@@ -147,9 +135,8 @@ def plan_text(shards: Shards, distances: list[int], config: Config) -> Plan:
 def trial_sequences(trials: Trials, batch: np.ndarray, distance: int) -> torch.Tensor:
     """Return the token sequences of some trials, (2n, distance + passage) int64.
 
-    batch: (n,) indices into trials.numbers. The first n sequences are the baselines,
-    which start with another passage; the last n start with the passage that they end
-    with.
+    batch: (n,) indices into trials.numbers. The first n sequences are the baselines;
+    the last n start with the passage that they end with.
     """
     numbers, passage = trials.numbers, trials.passage
     third = len(numbers) // 3
@@ -189,9 +176,6 @@ def measure(loaded: LoadedRun, distance: int, trials: Trials) -> dict:
         "loss_without": float(baseline.mean()),
         "by_trial": saved.tolist(),
     }
-
-
-# Runs with --objective recall
 
 
 def plan_task(
@@ -243,8 +227,7 @@ def task_sequences(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return tokens (n, T) of some trials and the positions (n, t) whose next tokens count.
 
-    batch: (n,) indices into trials.numbers. A trial has the same symbols at all
-    distances.
+    batch: (n,) indices into trials.numbers. Symbols are the same at all distances.
     """
     task = trials.task
     length = max(trials.shortest, distance + task.tokens)

@@ -8,16 +8,11 @@ The loss of the last token is differentiated with respect to the token embedding
 Each token's fraction is the norm of its gradient over the sum of all norms. The
 receptive field is the smallest n such that the last n tokens hold more than 99% of
 the gradient. The paper predicts that perplexity of ALiBi and of windows stays flat
-beyond the training length if it covers the receptive field, and grows if it does
-not; Sandwich does not need this (section 6.2).
+beyond the training length if it covers the receptive field, and grows otherwise.
 
-The receptive field includes what reaches the prediction through other tokens, layer
-by layer. Unlike recall (eval_recall.py), it does not measure whether the distant
-text improves the prediction.
-
-Everything is computed in float32. In bfloat16, the fused kernel rounds the gradient
-of a gate's cumulative sum by an error that spreads over the whole text: a field of
-24 tokens (`fox` at 1,024 tokens of context) became 440.
+Unlike recall (eval_recall.py), it does not measure whether the distant text improves
+the prediction. Everything is computed in float32: in bfloat16, a field of 24 tokens
+(`fox` at 1,024 tokens of context) became 440.
 
 The texts are windows of the longest context, evenly spaced over the split. All
 contexts end with the same token. Each run gets a JSON record next to its
@@ -37,13 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from errors import InputError
-from evaluation.runner import (
-    RUNS_ARGUMENT,
-    LoadedRun,
-    Plan,
-    TextEvaluationConfig,
-    run_evaluation,
-)
+from evaluation.runner import RUNS_ARGUMENT, LoadedRun, Plan, TextEvaluationConfig, run_evaluation
 from model import GPT
 from text_data.data_loader import Windows, evenly_spaced
 from text_data.shards import Shards

@@ -3,20 +3,15 @@
     ratio = perplexity_ratio([(entry, other), (entry_of_seed_2, other_of_seed_2)])
     ratio.estimate, ratio.low, ratio.high
 
-compare.py and the verdicts of report.py (reporting/claims/) use these functions.
+Text. It is cut into at most 32 segments of neighboring windows, which are not independent. The
+bootstrap draws segments with replacement, 10,000 times, and the same ones for both models or
+lengths that are compared. The percentile interval is widened by t / 1.96 * sqrt(n / (n - 1)) for n
+segments (Hesterberg 2015: "expanded percentile interval"). A single window is cut at bins of
+positions.
 
-Text. The text is cut into at most 32 segments of neighboring windows. The bootstrap draws segments
-with replacement, 10,000 times, and the same segments for both models or lengths that are compared,
-so that text which is hard for both does not widen the interval. Neighboring windows are not
-independent: with each window as a segment, intervals at short lengths would be half as wide. The
-percentile interval is widened by t / 1.96 * sqrt(n / (n - 1)) for n segments, because a bootstrap
-of few segments underestimates the error (Hesterberg 2015: "expanded percentile interval"). A single
-window, as one of 131,072 tokens, is cut at bins of positions.
-
-Seeds. With several seeds, the estimate is the mean over seeds (of ratios: the geometric mean). Half
-the width of its t interval over seeds and that of the interval over the text are added in
-quadrature. Two seeds give a wide interval (t is 12.7). One seed: the interval covers the text only.
-Intervals of accuracies are computed on the scale of log-odds, so that they stay within 0 and 100%.
+Seeds. The estimate is the mean over seeds (of ratios: the geometric mean). Half the width of its t
+interval over seeds and that of the interval over the text are added in quadrature. One seed: the
+interval covers the text only. Intervals of accuracies are computed on the scale of log-odds.
 
 Random numbers have a fixed seed, so that the same records give the same interval.
 """
@@ -39,12 +34,10 @@ class Interval:
     """An estimate with its 95% confidence interval."""
 
     estimate: float
-    low: float | None = None
-    """None, as `high`: the records do not have what is needed to compute an interval"""
+    low: float | None = None  # None, as `high`: the records do not have what it takes
     high: float | None = None
     seeds: int = 1
-    paired: bool = True
-    """False: from the standard errors of both values, as if their texts were independent"""
+    paired: bool = True  # False: from the standard errors of both values
 
     def above(self, bound: float) -> bool:
         """Return whether the whole interval is above the bound."""
@@ -79,10 +72,9 @@ def t_quantile(degrees: int) -> float:
 def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) -> Interval:
     """Return the ratio of two perplexities, first over second.
 
-    pairs: one for each seed, of entries of records of eval_extrapolation.py. Both are of the same
-    text if `paired`; they may be of different context lengths. Entries without losses of blocks, or
-    with different numbers of predictions, are compared by their standard errors, as if not paired.
-    A loss of NaN or Inf: no interval.
+    pairs: one for each seed, of entries of records of eval_extrapolation.py, of the same text if
+    `paired`. Entries without losses of blocks, or with different numbers of predictions, are
+    compared by their standard errors. A loss of NaN or Inf: no interval.
     """
     differences = [first["loss"] - second["loss"] for first, second in pairs]
     if not np.isfinite(differences).all():
@@ -101,9 +93,8 @@ def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) ->
 def log_ratio_draws(pairs: Sequence[tuple[dict, dict]]) -> tuple[np.ndarray, int] | None:
     """Return bootstrap draws of a mean log ratio of perplexities, (DRAWS,), and their segments.
 
-    pairs: see perplexity_ratio. Ratios of the same text share their draws. None if the entries have
-    no losses of blocks, or only one block, or if those of a pair are of different text: the number
-    of predictions differs, as where windows leave out the end of the text.
+    pairs: see perplexity_ratio. Ratios of the same text share their draws. None if entries have
+    fewer than two blocks, or those of a pair have different numbers of predictions.
     """
     if any(first.get("tokens") != second.get("tokens") for first, second in pairs):
         return None
@@ -119,10 +110,9 @@ def log_ratio_draws(pairs: Sequence[tuple[dict, dict]]) -> tuple[np.ndarray, int
 def segment_losses(entries: Sequence[dict]) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the mean losses of the text's segments, (entries, segments), and their relative sizes.
 
-    Each entry has the losses of consecutive blocks of the same text. Segments end where blocks of
-    the entry with the fewest blocks end. Where blocks of another entry cross this boundary, they
-    count on both sides, in proportion. None if an entry has no blocks, or only one. The blocks of a
-    single window are its bins of positions.
+    Segments end where blocks of the entry with the fewest blocks end. Where blocks of another entry
+    cross this boundary, they count on both sides, in proportion. None if an entry has fewer than
+    two blocks.
     """
     blocks = list(map(_losses_of_blocks, entries))
     if any(len(losses) < 2 for losses, _ in blocks):

@@ -4,7 +4,7 @@ Each function takes an encoding as in --pe, and returns the largest error and it
 or None if nothing is measured. It raises CheckFailed, or NotApplicable with the reason.
 A failure without a cause of its own prints the usual cause in the docstring.
 
-Legend: B batch, H heads, T queries, S keys, D head dimension, C width.
+B batch, H heads, T queries, S keys, D head dimension, C width.
 """
 
 import inspect
@@ -20,14 +20,7 @@ import attention
 import pe_spec
 import posenc
 from attention import BiasInputs
-from evaluation.measurement import (
-    Measurement,
-    NotApplicable,
-    check,
-    compare,
-    require,
-    within,
-)
+from evaluation.measurement import Measurement, NotApplicable, check, compare, require, within
 
 B, H, T, C = 2, 4, 33, 24
 FAR = 32_768  # tokens of the check for finite values, or max_context
@@ -150,9 +143,9 @@ def outputs(q, k, v, bias_inputs, mask_spec=None) -> Iterator[tuple[str, Tensor]
 def check_options(spec: str) -> None:
     """Check constructor and options, and that 2 to 12 heads are possible.
 
-    Usual cause: __init__(self, heads, channels, block_size, *, option: int = 8)
-    must call super().__init__(heads, channels, block_size) first. A default is an
-    integer, None, or one of the option's words in option_words
+    Usual cause: __init__(self, heads, channels, block_size, *, option: int = 8) must
+    call super().__init__(heads, channels, block_size) first. A default is an integer,
+    None, or one of the option's words in option_words
     """
     for cls, _ in pe_spec.parse(spec):
         parameters = list(inspect.signature(cls).parameters.values())
@@ -178,11 +171,10 @@ def check_options(spec: str) -> None:
 def check_shapes(spec: str) -> None:
     """Check shapes and dtypes of what the hooks return.
 
-    Usual cause: bias must index parameters of a head by [h], which has the shape
-    (H, 1, 1). features must return two tuples: a linear layer of x gives
-    (B, T, H): use .mT; pos gives (T,): use pos.float()[None, None]. rotate must
-    compute in float32 or float64 and return x.to(q.dtype); another width needs
-    changes_width = True
+    Usual cause: bias must index parameters of a head by [h], of shape (H, 1, 1).
+    features must return two tuples: a linear layer of x gives (B, T, H): use .mT; pos
+    gives (T,): use pos.float()[None, None]. rotate must compute in float32 or float64
+    and return x.to(q.dtype); another width needs changes_width = True
     """
     encoding = make_encoding(spec)
     for hook, arguments in _hook_calls(encoding):
@@ -271,8 +263,8 @@ def check_inputs_unchanged(spec: str) -> None:
 def check_device(spec: str) -> None:
     """Move the encoding to another device (meta, without values) and call all hooks there.
 
-    Usual cause: pass device=x.device (or pos.device) to torch.arange and the like,
-    use register_buffer for constants, and no .item()
+    Usual cause: torch.arange and the like without device=x.device, constants without
+    register_buffer, or .item()
     """
     encoding = make_encoding(spec).to("meta")
     with torch.device("cpu"):
@@ -334,8 +326,7 @@ def check_factors(spec: str, causal: bool) -> Iterator[Measurement]:
 def check_distance_bias(spec: str, causal: bool) -> Iterator[Measurement]:
     """Compare the dense path of an encoding with `distance_bias` with its `bias`.
 
-    Usual cause: distance_bias and bias are two formulas: override only
-    distance_bias
+    Usual cause: override only distance_bias, not bias
     """
     encoding, x, features = formula_case(spec, "distance_bias", causal)
     ours = torch.as_tensor(dense_bias(encoding, x))
@@ -371,8 +362,8 @@ def check_triton_bias(spec: str) -> Iterator[Measurement]:
 def check_continued_features(spec: str) -> Iterator[Measurement]:
     """Compare features of a text in one piece and in two, the second with `previous`.
 
-    Usual cause: features ignore `previous`: add previous[0] to cumulative sums;
-    and use pos, not torch.arange(T)
+    Usual cause: features ignore `previous`: add previous[0] to cumulative sums; and
+    use pos, not torch.arange(T)
     """
     encoding, x, pos = make_encoding(spec), torch.randn(B, T, C), torch.arange(T)
     whole = sum(encoding.features(x, pos), ())
@@ -397,13 +388,10 @@ def check_continued_features(spec: str) -> Iterator[Measurement]:
 def check_gradients(spec: str, causal: bool) -> Iterator[Measurement]:
     """Compare gradients with finite differences in float64, along one random direction each.
 
-    Of the input, queries, keys, and all parameters, through the dense path. The
-    error is relative to the norm of the gradient, and the smallest of several step
-    sizes: encodings that round to float32 need large steps, those with kinks small
-    ones.
+    The error is relative to the norm of the gradient, and the smallest of several
+    step sizes: rounding to float32 needs large steps, kinks need small ones.
 
-    Usual cause: detach(), .data or no_grad in a formula, or a wrong
-    autograd.Function
+    Usual cause: detach(), .data or no_grad in a formula, or a wrong backward
     """
     encoding = make_encoding(spec, heads=2, width=12, causal=causal).double().eval()
     pos, weights = torch.arange(9), torch.randn(1, 2, 9, 6, dtype=torch.float64)
@@ -448,9 +436,8 @@ def difference_error(
 def check_finite(spec: str) -> None:
     """Check that hooks, attention and gradients are finite, hooks also for far tokens.
 
-    Usual cause: log(0), 0 / 0 and sqrt'(0) occur at distance 0: use log1p or clamp;
-    powers and exp overflow far away; parameters, which are random here, need bounds
-    in clamp_parameters_
+    Usual cause: log(0), 0 / 0 and sqrt'(0) at distance 0: use log1p or clamp; powers
+    and exp overflow far away; random parameters need bounds in clamp_parameters_
     """
     encoding = make_encoding(spec)
     far = min(encoding.max_context or FAR, FAR)
@@ -478,8 +465,7 @@ def _require_finite(values: Tensor, what: str) -> None:
 def check_rotation_in_bfloat16(spec: str) -> Iterator[Measurement]:
     """Compare rotated queries and keys in bfloat16 with float32 at far positions, by norms.
 
-    Usual cause: compute angles and their sines in float32 or float64, and cast the
-    result
+    Usual cause: compute angles and sines in float32 or float64, cast the result
     """
     encoding = make_encoding(spec)
     last = min(encoding.max_context or FAR, FAR)
@@ -496,8 +482,7 @@ def check_rotation_in_bfloat16(spec: str) -> Iterator[Measurement]:
 def check_clamping(spec: str) -> None:
     """Check that `clamp_parameters_` works in place, and that outputs are finite after it.
 
-    Usual cause: clamp in place under @torch.no_grad(), as in self.r.clamp_(min=0),
-    all parameters for which the formula is undefined
+    Usual cause: clamp in place and under @torch.no_grad(): self.r.clamp_(min=0)
     """
     encoding = pe_spec.build(spec, H, C, 64, layers=1)[0]
     parameters = dict(encoding.named_parameters())
@@ -524,8 +509,7 @@ def check_clamping(spec: str) -> None:
 def check_paths(spec: str, queries: int, gradients: bool) -> Iterator[Measurement]:
     """Compare all paths, in chunks, with the dense path; the last `queries` of 65 tokens.
 
-    Usual cause: the bias of a pair depends on the number of tokens: use pos and d,
-    not T and S; or factors differ from bias
+    Usual cause: a bias depends on T or S: use pos and d; or factors differ from bias
     """
     encoding = make_encoding(spec, 2, 12, 128, std=None)
     x, (q, k, v) = torch.randn(2, 65, 12), torch.randn(3, 2, 2, 65, 6)
@@ -556,9 +540,8 @@ def check_bidirectional(spec: str, queries: int, gradients: bool) -> Iterator[Me
     """Compare all paths, in chunks, with one matrix of all pairs; also the gradients of k and v.
 
     Usual cause: factors hold for earlier keys only: set self.factors = None in
-    set_bidirectional. The logarithm or root of a negative distance: use |i - j| or
-    |S_i - S_j| where self.causal is False. If there is no formula for later keys:
-    supports_bidirectional = False
+    set_bidirectional. Or use |i - j| or |S_i - S_j| where self.causal is False. If
+    there is no formula for later keys: supports_bidirectional = False
     """
     encoding, x, (q, k, v) = bidirectional_case(spec)
     k, v = k.requires_grad_(gradients), v.requires_grad_(gradients)
@@ -597,8 +580,7 @@ def _check_later_keys(bias: Tensor) -> None:
 def check_padding(spec: str, gradients: bool) -> Iterator[Measurement]:
     """Check that texts of 23 and 50 tokens give what each gives alone; padding has no gradient.
 
-    Usual cause: a feature or a row depends on masked tokens: use `mask`, and sums
-    from the left
+    Usual cause: a value depends on masked tokens: use `mask`, and sums from the left
     """
     encoding, x, qkv = bidirectional_case(spec)
     qkv.requires_grad_(gradients)

@@ -9,7 +9,7 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._dynamo.backends.registry import lookup_backend
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import model as gpt
 from errors import InputError
@@ -106,8 +106,7 @@ def check_causality(spec: str, path: str) -> Iterator[Measurement]:
 def check_lengths(spec: str) -> Iterator[Measurement]:
     """Check texts of 1, 2 and 32 tokens, and of 150, beyond the training length of 32.
 
-    Usual cause: something depends on the length of the text: use pos, not
-    x.size(1)
+    Usual cause: use pos, not x.size(1): nothing may depend on the text's length
     """
     model = make_model(spec)
     tokens = torch.randint(V, (1, 150))
@@ -132,11 +131,8 @@ def check_lengths(spec: str) -> Iterator[Measurement]:
 def check_order(spec: str) -> None:
     """Reverse 19 of 20 tokens: the last logits of one layer must change.
 
-    With one layer and no encoding, they depend on the set of earlier tokens only.
-
-    Usual cause: the name of a hook is misspelled, or no hook uses pos or sums
-    along the text; an encoding that only changes the logits of others needs one,
-    as in dape+kerple
+    Usual cause: a hook's name is misspelled, or no hook uses pos or sums along the
+    text; what only changes other encodings' logits needs one, as in dape+kerple
     """
     if spec in WITHOUT_ORDER:
         raise NotApplicable("does not distinguish the order of 20 tokens in one layer")
@@ -197,35 +193,24 @@ def check_cache_window(spec: str, window: int) -> Iterator[Measurement]:
 # Compilation and memory
 
 
-class _CountingBackend:
-    """Backend of torch.compile that counts graphs; `name` compiles them without a C++ compiler."""
-
-    def __init__(self, name: str):
-        self.compile = lookup_backend(name)
-        self.graphs = 0
-
-    def __call__(self, graph, inputs):
-        self.graphs += 1
-        return self.compile(graph, inputs)
-
-    def require_graphs(self, count: int) -> None:
-        """Raise CheckFailed if another number of graphs was compiled."""
-        require(
-            self.graphs == count,
-            f"torch.compile made {self.graphs} graphs instead of {count}",
-            "a Python number that depends on position or layer is a constant: use tensors",
-        )
+def require_graphs(backend: CompileCounterWithBackend, count: int) -> None:
+    """Raise CheckFailed if torch.compile made another number of graphs."""
+    require(
+        backend.frame_count == count,
+        f"torch.compile made {backend.frame_count} graphs instead of {count}",
+        "a Python number that depends on position or layer is a constant: use tensors",
+    )
 
 
 @check("fixed-shape decoding")
 def check_fixed_shapes(spec: str) -> Iterator[Measurement]:
     """Decode 20 tokens with a cache of fixed shapes, compiled to one graph for all steps.
 
-    Usual cause: a hook reads a value on the host (.item(), if on a tensor), or
-    uses S, which is the capacity of the cache there
+    Usual cause: .item(), or `if` on a tensor, or the use of S, which is the
+    capacity of the cache there
     """
     torch._dynamo.reset()
-    backend = _CountingBackend("eager")
+    backend = CompileCounterWithBackend("eager")
     model, tokens = make_lively_model(spec, n_layer=1), torch.randint(V, (2, 50))
     cache = Cache(model, 70)
     decode = torch.compile(model.decode, fullgraph=True, backend=backend)
@@ -234,29 +219,27 @@ def check_fixed_shapes(spec: str) -> Iterator[Measurement]:
         cache.fix_shapes()
         logits = [decode(tokens[:, i, None], cache) for i in range(30, 50)]
         yield compare(torch.stack(logits, 1), model(tokens)[:, 30:], atol=1e-4)
-    backend.require_graphs(1)
+    require_graphs(backend, 1)
 
 
 @check("one compiled graph")
 def check_one_graph(spec: str) -> Iterator[Measurement]:
     """Compile the training of all blocks to one graph, without graph breaks.
 
-    Layers that differ have a graph each. Loss and gradients must be those of
-    eager mode. The loss is not compiled here, because it does not depend on the
-    encoding.
+    Layers that differ have a graph each. Loss and gradients must be those of eager
+    mode.
 
-    Usual cause: a hook reads a value on the host: replace .item(), numpy and
-    `if` on a tensor by torch.where or clamp
+    Usual cause: .item(), numpy, or `if` on a tensor: use torch.where or clamp
     """
     model = make_lively_model(spec)
     plain = gradients(model)
     torch._dynamo.reset()
     # Decomposes and partitions the graph as inductor does, without its C++ code.
-    backend = _CountingBackend("aot_eager_decomp_partition")
+    backend = CompileCounterWithBackend("aot_eager_decomp_partition")
     for block in model.h:
         block.compile(backend=backend, fullgraph=True)
     yield from compare_gradients(model, plain, rtol=1e-4)
-    backend.require_graphs(len(set(layer_specs(spec))))
+    require_graphs(backend, len(set(layer_specs(spec))))
 
 
 @check("activation checkpointing")
@@ -281,8 +264,7 @@ def check_activation_checkpointing(spec: str) -> Iterator[Measurement]:
 def check_parameter_gradients(spec: str) -> None:
     """Check that every parameter has a gradient other than zero.
 
-    Usual cause: no hook uses the parameter, or it passes through detach(), .data,
-    round() or no_grad
+    Usual cause: no hook uses the parameter, or only in detach(), round() or no_grad
     """
     model = make_model(spec)
     for parameter in model.parameters():
@@ -299,11 +281,7 @@ def check_parameter_gradients(spec: str) -> None:
 def check_bfloat16(spec: str) -> Iterator[Measurement]:
     """Compare logits under autocast to bfloat16 with float32, by norms: one pass and a KV cache.
 
-    The error through a cache is compared with that of one pass through the dense
-    path.
-
-    Usual cause: bfloat16 has 8 bits: compute positions, angles and sums in
-    float32
+    Usual cause: bfloat16 has 8 bits: compute positions, angles and sums in float32
     """
     model, tokens = make_lively_model(spec), torch.randint(V, (2, 60))
     dense = make_lively_model(spec, attention="dense")
@@ -324,11 +302,9 @@ def check_bfloat16(spec: str) -> Iterator[Measurement]:
 def check_float64(spec: str, causal: bool) -> Iterator[Measurement]:
     """Check a float64 model: logits, KV cache, and a derivative against a finite difference.
 
-    The derivative is that of the loss in a random direction of all parameters; if
-    a hook rounds to float32, the finite difference has hardly a correct digit.
+    The derivative is that of the loss in a random direction of all parameters.
 
-    Usual cause: a hook rounds to float32: use the dtype of x, q or d, as in
-    pos.to(x.dtype)
+    Usual cause: a hook rounds to float32: use x's dtype, as in pos.to(x.dtype)
     """
     if not causal and not supports_bidirectional(spec):
         raise NotApplicable("supports_bidirectional = False")
@@ -358,8 +334,7 @@ def check_float64(spec: str, causal: bool) -> Iterator[Measurement]:
 def check_state_dict(spec: str) -> Iterator[Measurement]:
     """Load the weights into a model with other initial values: the logits must be equal.
 
-    Usual cause: random numbers that are drawn in __init__ must be an nn.Parameter
-    or a buffer
+    Usual cause: random numbers of __init__ must be an nn.Parameter or a buffer
     """
     model, other = make_lively_model(spec), make_model(spec, block_size=100)
     torch.manual_seed(7)
@@ -373,8 +348,8 @@ def check_state_dict(spec: str) -> Iterator[Measurement]:
 def check_determinism(spec: str) -> None:
     """Compute loss and gradients twice with the same seed: they must be equal.
 
-    Usual cause: a hook keeps something between calls, draws random numbers
-    outside torch, or also if not self.training
+    Usual cause: a hook keeps something, or draws numbers that torch does not, or
+    in evaluation: draw only if self.training
     """
     model = make_lively_model(spec).train()
     results = []
@@ -394,8 +369,7 @@ def check_determinism(spec: str) -> None:
 def check_training(spec: str) -> Iterator[Measurement]:
     """Take 20 optimizer steps on one batch: the loss must fall, all parameters stay finite.
 
-    Usual cause: the tokens do not reach the output, or the bias is large at
-    initialization
+    Usual cause: tokens do not reach the output, or the initial bias is large
     """
     model = make_model(spec, n_layer=1).train()
     optimizer = make_optimizer(model, lr=1e-2)

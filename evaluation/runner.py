@@ -9,14 +9,12 @@ A program defines its config, plans of what to measure on a run, and the measure
 
     run_evaluation(config, plan)
 
-All runs are planned before anything is computed, so that invalid input costs no
-computing time. Under torchrun every rank measures its part of the text, and
-rank 0 writes.
+All runs are planned before anything is computed. Under torchrun every rank
+measures its part of the text, and rank 0 writes.
 
-A record holds the names of its run, an identity (which checkpoint, which text,
-which protocol, how it was computed), results by context length, and its
-provenance (command, commit, versions, hardware). It is written after each
-length. Results with the same identity are kept: a repeated command computes
+A record holds the names of its run, an identity (checkpoint, text, protocol, how
+it was computed), results by context length, and provenance. It is written after
+each length. Results with the same identity are kept: a repeated command computes
 what is missing. Several evaluations may add to a record at the same time.
 """
 
@@ -254,10 +252,7 @@ def make_header(run: str | Path, identity: dict) -> dict:
 
 
 def record_path(run: str | Path, *parts: str) -> Path:
-    """Return the path of a run's record: the parts joined by "_", next to the checkpoints.
-
-    If `run` is a checkpoint file, the file's name is appended to the parts.
-    """
+    """Return the path of a run's record; of a checkpoint file, with the file's name at its end."""
     folder = run_folder_of(run)
     checkpoint_name = [] if folder == Path(run) else [Path(run).stem]
     return folder / f"{'_'.join([*parts, *checkpoint_name])}.json"
@@ -291,12 +286,10 @@ def update_record(
 ) -> dict:
     """Add missing lengths to the record at `path`; return it with only `lengths` in it.
 
-    measure: returns the entry of a length; None where the model does not
-    support it. processes: all ranks measure, the first one writes; None: this
-    process alone. facts: further values of the record's provenance.
-    The file is written after each length, so that an interrupted evaluation
-    resumes there. Results that the file holds then are kept, also those that
-    another evaluation has added. Raises InputError if results are NaN or Inf.
+    measure: returns the entry of a length; None where the model does not support it.
+    processes: all ranks measure, the first one writes; None: this process alone.
+    facts: further values of the provenance. The file is written after each length;
+    what another evaluation has added is kept. Raises InputError for NaN or Inf.
     """
     header = make_header(run, identity)
     schema = record_schema.BY_LENGTH.get(identity.get("metric", "Perplexity"), record_schema.OTHER)
