@@ -134,37 +134,25 @@ def score_rows(scores: dict[str, Score]) -> list[dict[str, str]]:
     for pe, place in criterion.rank(scores).items():
         score = scores[pe]
         ratio = criterion.perplexity_ratio(score, FAR, reference)
+        verdicts = criterion.judge(score, reference)
+        near, far = (criterion.accuracy(score, multiple) for multiple in (1, FAR))
         row = {
             "place": str(place or MISSING),
             "encoding": pe,
-            **outcomes(score, reference),
+            **{each.where: SHORT.get(each.outcome, MISSING) for each in verdicts},
             "perplexity at 1x": estimate(criterion.perplexity(score, 1)),
             "perplexity at 16x": estimate(criterion.perplexity(score, FAR)),
             "perplexity at 16x / cable": MISSING if pe == REFERENCE else with_interval(ratio, 3),
             "recall at 4x (%)": with_interval(criterion.recall(score, 4)),
             "recall at 16x (%)": with_interval(criterion.recall(score, FAR)),
-            **accuracies(score),
+            "trained recall at 1x (%)": with_interval(near and near.scaled(100), 1),
+            "trained recall at 16x (%)": with_interval(far and far.scaled(100), 1),
             "steps to 95%": ", ".join(map(count, score.steps_to_95.values())) or MISSING,
             "speed / rope": estimate(criterion.speed(score)),
             "KV cache (bytes)": count(score.cache_bytes_per_token),
         }
         rows.append(row)
     return rows
-
-
-def outcomes(score: Score, reference: Score) -> dict[str, str]:
-    """Return {part of the criterion: yes, no, ? or a dash}."""
-    verdicts = criterion.judge(score, reference)
-    return {verdict.where: SHORT.get(verdict.outcome, MISSING) for verdict in verdicts}
-
-
-def accuracies(score: Score) -> dict[str, str]:
-    """Return the cells of trained recall."""
-    cells = {}
-    for multiple in (1, FAR):
-        found = criterion.accuracy(score, multiple)
-        cells[f"trained recall at {multiple}x (%)"] = with_interval(found and found.scaled(100), 1)
-    return cells
 
 
 def estimate(interval: Interval | None) -> str:
@@ -227,18 +215,13 @@ def draw(scores: dict[str, Score], file) -> None:
     shown = [*dict.fromkeys([*filter(points.get, REFERENCES), *points])][:MAX_POINTS]
     far = f"at {FAR} times the training length"
     labels = f"perplexity {far}", f"recall of text {far} (%)"
-    title = f"{describe_training(reference)}\n95% intervals; triangles: outside of the plot"
-    figures.scatter([points[pe] for pe in shown], file, *labels, title, REFERENCES)
-
-
-def describe_training(score: Score) -> str:
-    """Return data, model size, training length and seeds: the title of the picture."""
-    training, seeds = score.budget["training"], len(score.budget["seeds"])
-    return (
-        f"{score.text['dataset']} ({score.text['split']}), {score.parameters / 1e6:.1f}M "
-        f"parameters, trained at {training['block_size']:,} tokens, "
-        f"{seeds} seed{'s' if seeds > 1 else ''}"
+    text, seeds = reference.text, len(reference.budget["seeds"])
+    title = (
+        f"{text['dataset']} ({text['split']}), {reference.parameters / 1e6:.1f}M parameters, "
+        f"trained at {reference.budget['training']['block_size']:,} tokens, "
+        f"{seeds} seed{'s' if seeds > 1 else ''}\n95% intervals; triangles: outside of the plot"
     )
+    figures.scatter([points[pe] for pe in shown], file, *labels, title, REFERENCES)
 
 
 if __name__ == "__main__":
