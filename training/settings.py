@@ -66,20 +66,20 @@ class Config:
     # model
     size: str = "small"
     """shape of the network: quickstart, tiny, small, medium, large or xl; for recipes: --config"""
-    n_layer: int | None = cli.limited(None, maximum=256)  # more take a minute to create
+    n_layer: int | None = cli.limited(None, 1, 256)  # more take a minute to create
     """number of layers; null: that of the size"""
-    n_head: int | None = cli.limited(None, maximum=1_000)
+    n_head: int | None = cli.limited(None, 1, 1_000)
     """number of attention heads; null: that of the size"""
-    n_embd: int | None = cli.limited(None, maximum=100_000)
+    n_embd: int | None = cli.limited(None, 1, 100_000)
     """embedding dimension; null: that of the size"""
     block: Literal["gpt2", "llama"] = "gpt2"
     """kind of layers; llama: RMSNorm, SwiGLU and QK-norm, no biases. For what follows, null is the
     block's own value (model.GPTConfig)"""
-    n_kv_head: int | None = cli.limited(None, maximum=1_000)
+    n_kv_head: int | None = cli.limited(None, 1, 1_000)
     """heads of keys and values; fewer than n_head: grouped-query attention"""
-    head_dim: int | None = cli.limited(None, maximum=10_000)
+    head_dim: int | None = cli.limited(None, 1, 10_000)
     """columns of a head"""
-    n_inner: int | None = cli.limited(None, maximum=1_000_000)
+    n_inner: int | None = cli.limited(None, 1, 1_000_000)
     """width of the MLP's hidden layer"""
     qk_norm: bool | None = None
     """RMSNorm of queries and keys"""

@@ -142,7 +142,7 @@ def test_optional_arguments_are_not_described_as_required(capsys):
 def test_all_values_beyond_the_limits_are_reported_at_once(refused, tmp_path):
     flags = ["--n_layer", 10**6, "--seed", 2**64, "--out_dir", ""]
     assert refused(train_gpt.main, *flags) == [
-        "error: n_layer is 1000000: use an integer from -256 to 256 or null",
+        "error: n_layer is 1000000: use an integer from 1 to 256 or null",
         f"error: seed is {2**64}: use an integer from 0 to {2**63 - 1:,}",
         "error: out_dir is '': use text without NUL, in UTF-8, not empty",
     ]
