@@ -181,7 +181,7 @@ def test_older_sentence_transformers_is_reported(main, flags, refused, monkeypat
     monkeypatch.setitem(sys.modules, "sentence_transformers.base.modules", None)
     (line,) = refused(main, *flags)
     pattern = (
-        r"error: sentence-transformers is of another version \(.*base.modules.*\): pip install"
+        r"error: sentence_transformers is of another version \(.*base.modules.*\): pip install"
     )
     assert re.match(pattern, line)
 
