@@ -4,28 +4,30 @@
 
 computes softmax(q k^T * scale + bias) v. `path` is the implementation:
 
-    dense   The reference. Bias and softmax are float32 and materialized in full rows. Queries are
-            processed in chunks that are recomputed in backward, so memory is O(chunk * S) for any
-            sequence length. Encodings that act on full rows of logits have no other path.
-    sdpa    PyTorch's scaled_dot_product_attention, with O(T) memory. A bias that is a short sum of
-            products u_i * w_j is itself a dot product: u is appended to the queries as extra
-            columns and w to the keys. PyTorch selects the backend; sdpa/flash, sdpa/cudnn and
-            sdpa/efficient name one, which is an error where it does not support the shapes.
-    masked  PyTorch's kernel with the bias as its attn_mask, without gradients. `select_path` takes
-            it for calls with a sliding window, padding or fixed shapes, and for small biases. On a
-            GPU this rounds the bias to the dtype of q.
+    dense   The reference: bias and softmax in float32, in full rows. Chunks of
+            queries are recomputed in backward, so memory is O(chunk * S).
+            Encodings that act on full rows of logits have no other path.
+    sdpa    PyTorch's scaled_dot_product_attention, with O(T) memory. A bias that
+            is a short sum of products u_i * w_j is itself a dot product: u is
+            appended to the queries as extra columns and w to the keys. PyTorch
+            selects the backend; sdpa/flash, sdpa/cudnn and sdpa/efficient name
+            one, which is an error where it does not support the shapes.
+    masked  PyTorch's kernel with the bias as its attn_mask, without gradients, for
+            sliding windows, padding, fixed shapes and small biases. On a GPU
+            this rounds the bias to the dtype of q.
 
-Other modules add paths with `register_path`: attention_cpu adds "batched", triton_attention
-"triton", and triton_attention.flex "flex".
+Other modules add paths with `register_path`: attention_cpu adds "batched",
+triton_attention "triton", and triton_attention.flex "flex".
 
-Precision of the sdpa path in bf16. Near 700, the spacing of bf16 numbers is 4. Each appended number
-is therefore split into two bf16 parts, and each product of parts except the smallest gets its own
-columns. A term that is constant along a row (w = 1) cancels in the
-softmax. It is kept in training, because the gradients of a row's logits do not sum to exactly zero.
-Without gradients it is dropped, and its columns hold a third part, which long texts need.
+Precision of the sdpa path in bf16, whose numbers near 700 are 4 apart: each
+appended number is split into two bf16 parts, and each product of parts except
+the smallest gets its own columns. A term that is constant along a row (w = 1)
+cancels in the softmax, but is kept in training, because the gradients of a
+row's logits do not sum to exactly zero. Without gradients its columns hold a
+third part, which long texts need.
 
-Remaining error in bf16: the fused kernel rounds the gradient of each token's S, and gates sum them.
-`python bench.py attention` measures it; the dense path and the Triton kernels do not have it.
+Remaining error: the fused kernel rounds the gradient of each token's S, and
+gates sum them (measured by `python bench.py attention`).
 
 Legend: B batch, H heads, T queries, S keys, D head dimension.
 """
@@ -44,17 +46,17 @@ from torch.utils.checkpoint import checkpoint
 from errors import InputError
 from posenc import Encoding, distances
 
-# Backends of PyTorch's fused kernel. torch.compile does not guard on PyTorch's own setting.
+# torch.compile does not guard on PyTorch's own setting of backends.
 BACKENDS = {
     "sdpa/flash": SDPBackend.FLASH_ATTENTION,
     "sdpa/cudnn": SDPBackend.CUDNN_ATTENTION,
     "sdpa/efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-# Fraction of a row's softmax weight that may be skipped: less than float32 resolves.
+# Fraction of a row's weight that may be skipped: below float32's precision.
 SKIP_TOLERANCE = 2.0**-24
 CHUNK_ELEMENTS = 2**23  # logits in one chunk of the dense path on a CPU: 32 MB in float32
 FULL_ROW_FACTOR = 4  # numbers held per logit by encodings that act on full rows
-# On a GPU chunks are larger, because torch.compile takes half a second for each.
+# Larger chunks on a GPU: torch.compile takes half a second for each.
 GPU_CHUNK_FACTOR = 16
 
 
@@ -63,14 +65,15 @@ class MaskSpec:
     """Mask specification: which keys each query attends to.
 
     causal:         True: no key after the query.
-    window_size:    only keys at a distance below this many tokens; None: at any distance.
-    lengths:        (B,) int64, the number of tokens in each text, at least 1. The rest is padding;
-                    text tokens do not attend to it. Needs T = S. None: no padding.
-    query_offset:   position of the first query among the keys, int or int64 (1,). None: the queries
-                    are the last T of the S tokens. A tensor gives `attend` fixed shapes: the keys
-                    are a buffer, and whatever it holds after the queries is masked.
-    skip_tolerance: fraction of a row's softmax weight that a path may skip, where a bias makes the
-                    weights of distant keys that small; 0: skip nothing. The Triton path uses it.
+    window_size:    only keys nearer than this many tokens; None: all.
+    lengths:        (B,) int64, tokens of each text, at least 1; the rest is
+                    padding. Needs T = S. None: no padding.
+    query_offset:   position of the first query among the keys, int or int64
+                    (1,); None: the queries are the last T of the S tokens. With
+                    a tensor the keys are a buffer of fixed shape, masked after
+                    the queries.
+    skip_tolerance: fraction of a row's softmax weight that the Triton path may
+                    skip, where the bias makes distant keys negligible; 0: none.
     """
 
     causal: bool = True
@@ -84,13 +87,13 @@ class MaskSpec:
         return keys - queries if self.query_offset is None else self.query_offset
 
     def for_chunk(self, first_key: int, query_offset: int) -> "MaskSpec":
-        """Return the specification for a chunk whose keys start at token `first_key`."""
+        """Return the one of a chunk whose keys start at token `first_key`."""
         lengths = None if self.lengths is None else self.lengths - first_key
         return MaskSpec(self.causal, self.window_size, lengths, query_offset, self.skip_tolerance)
 
 
 class BiasInputs(NamedTuple):
-    """An encoding and what `encoding.features` returned for these queries and keys."""
+    """An encoding and its features of these queries and keys."""
 
     encoding: Encoding
     q_features: tuple[Tensor, ...]
@@ -101,11 +104,12 @@ class BiasInputs(NamedTuple):
 class Path:
     """An implementation of attention; each layer has one.
 
-    compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv) has the arguments of `attend`.
-    check(encoding) raises InputError if it cannot compute this encoding on this machine.
-    fused: whether it needs no mask for inference without a bias, as PyTorch's fused kernel.
+    compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv) has the
+    arguments of `attend`. check(encoding) raises InputError if it cannot
+    compute it here.
+    fused: whether inference without a bias needs no mask.
     skips_tiles: whether it uses MaskSpec.skip_tolerance.
-    fits(q, k, mask_spec) returns whether it computes a call; "sdpa" or "dense" compute others.
+    fits(q, k, mask_spec): whether it computes a call, or else a general path.
     """
 
     name: str
@@ -123,16 +127,17 @@ def make_mask_spec(
     query_offset: int | Tensor | None = None,
     skip_tolerance: float = SKIP_TOLERANCE,
 ) -> MaskSpec:
-    """Return the mask specification of an encoding, further limited to `window_size` tokens."""
+    """Return the mask specification of an encoding, within `window_size`."""
     sizes = [size for size in (encoding.window_size, window_size) if size is not None]
     smallest = min(sizes, default=None)
     return MaskSpec(encoding.causal, smallest, lengths, query_offset, skip_tolerance)
 
 
 def attention_mask(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> Tensor:
-    """Return the attention mask, True where a query attends to a key, as in PyTorch.
+    """Return the attention mask, True where a query attends to a key.
 
-    q (B, H, T, D), k (B, H, S, D) -> (T, S) bool, or (B, 1, T, S) if the texts have lengths.
+    q (B, H, T, D), k (B, H, S, D) -> (T, S) bool, or (B, 1, T, S) if the texts
+    have lengths.
     """
     i, j = _token_indices(q, k, mask_spec)
     mask = i >= j if mask_spec.causal else (i >= 0).expand(-1, len(j))
@@ -145,12 +150,12 @@ def attention_mask(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> Tensor:
 
 
 def needs_rows(encoding: Encoding) -> bool:
-    """Return whether an encoding acts on full rows of logits, which only the dense path has."""
+    """Return whether an encoding acts on full rows of logits (dense path)."""
     return encoding.logits_transform is not None or encoding.sink is not None
 
 
 def _masks_nothing(q, mask_spec):
-    """Return whether q is the last of the cached tokens alone, which attends to all of them."""
+    """Return whether q is only the last cached token, which attends to all."""
     limits = (mask_spec.window_size, mask_spec.lengths, mask_spec.query_offset)
     return q.size(2) == 1 and all(limit is None for limit in limits)
 
@@ -176,13 +181,14 @@ def attend(
 
     q (B, H, T, D), k (B, G, S, D), v (B, G, S, E) -> (B, H, T, E), dtype of q.
 
-    G is H, or a divisor of it: consecutive heads share keys and values (grouped-query attention).
-    E is D, unless the encoding changes the width of q and k. scale: factor of q k^T.
-    path: from `resolve_path` for whole texts without padding, else from `select_path`.
-    mask_spec: default: the encoding's. packed_qkv: (B, T, 3 C), of which q, k and v
-    are views, except for cached tokens; the Triton kernels return one gradient for it.
-    If k and v have another dtype than q, it is that of the arithmetic (KV cache on a CPU).
-    A window_size below the encoding's and a tensor as query_offset are for use without gradients.
+    G divides H: consecutive heads share keys and values (grouped-query
+    attention). E is D, unless the encoding changes the width of q and k. scale:
+    factor of q k^T.
+    path: from `resolve_path` for whole texts without padding, else from
+    `select_path`. mask_spec: default: the encoding's; without gradients also a
+    smaller window_size or a tensor as query_offset. packed_qkv: (B, T, 3 C), of
+    which q, k and v are views; the Triton kernels return one gradient for it.
+    The arithmetic has the dtype of k and v (KV cache on a CPU).
     """
     if k.dtype != q.dtype:
         with torch.autocast(q.device.type, enabled=False):  # it would cast all of k and v
@@ -197,9 +203,9 @@ def select_path(
 ) -> Path:
     """Return the path of one call of a layer that has `path`.
 
-    In training it is `path` itself, but for padding and where the path does not fit the call. For
-    inference, it is often the fused kernel with the bias as its attn_mask: if there is a mask that
-    a path does not know, or if the bias is small, with one query or shared by the whole batch.
+    In training it is `path`, unless there is padding or it does not fit the
+    call. For inference it is MASKED if `path` does not know the mask, or if the
+    bias is small, with one query or shared by the whole batch.
     """
     encoding, q_features, k_features = bias_inputs
     if path.fits is not None and not path.fits(q, k, mask_spec):
@@ -235,9 +241,9 @@ def dense(
     mask_spec: MaskSpec | None = None,
     packed_qkv: Tensor | None = None,
 ) -> Tensor:
-    """Compute attention by the reference implementation; arguments as in `attend`.
+    """Compute attention by the reference implementation; arguments of `attend`.
 
-    The arithmetic is float32, or float64 for float64 inputs. packed_qkv is not used.
+    The arithmetic is float32, or float64 for float64 inputs.
     """
     mask_spec = mask_spec or make_mask_spec(bias_inputs.encoding)
     k, v = repeat_heads(k, q.size(1)), repeat_heads(v, q.size(1))
@@ -251,7 +257,7 @@ def dense(
 
 
 def _masked(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
-    """Compute attention by the fused kernel, with the bias as its attn_mask; without gradients."""
+    """Compute attention with the bias as attn_mask; without gradients."""
     if _masks_nothing(q, mask_spec) or mask_spec.query_offset is not None:
         return _masked_rows(q, k, v, bias_inputs, scale, mask_spec)
     return _in_chunks(_masked_rows, q, k, v, bias_inputs, scale, mask_spec)
@@ -267,10 +273,10 @@ def _fused(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None, backend=None
 
 
 def _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec):
-    """Apply `compute_rows`, which is _dense_rows or _masked_rows, to a few queries at a time.
+    """Apply _dense_rows or _masked_rows to a few queries at a time.
 
-    Without gradients the last chunk, which attends to the most keys, goes first: the memory that it
-    frees is large enough for all others. Backward reverses the order.
+    Without gradients the last chunk goes first: it needs the most memory, which
+    the others reuse. Backward reverses the order.
     """
     encoding = bias_inputs.encoding
     gradients = torch.is_grad_enabled()
@@ -289,7 +295,7 @@ def _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec):
 
 
 def _chunks(q, k, v, bias_inputs, mask_spec):
-    """Yield ((q, k, v, bias_inputs), mask_spec) for a few queries and the keys they attend to."""
+    """Yield ((q, k, v, bias_inputs), mask_spec) of a few queries each."""
     encoding, q_features, k_features = bias_inputs
     B, H, T, _ = q.shape
     S = k.size(2)
@@ -336,9 +342,10 @@ def logits(
     mask_spec: MaskSpec | None = None,
     table: Tensor | None = None,
 ) -> Tensor:
-    """Return the logits q k^T * scale + bias, meaningful where the mask is True.
+    """Return logits q k^T * scale + bias, meaningful where the mask is True.
 
-    -> (B, H, T, S) float32, float64 for float64 inputs. table: see `bias_matrix`.
+    -> (B, H, T, S) float32, float64 for float64 inputs. table: see
+    `bias_matrix`.
     """
     encoding = bias_inputs.encoding
     mask_spec = mask_spec or make_mask_spec(encoding)
@@ -372,12 +379,12 @@ def bias_matrix(
     query_offset: int | Tensor = 0,
     table: Tensor | None = None,
 ) -> Tensor:
-    """Return the bias of `queries` tokens, the first of which has the index `query_offset`.
+    """Return the bias of `queries` tokens from index `query_offset` on.
 
     -> (B|1, H|1, T, S), dtype of the features, future keys included.
 
-    A bias of the distance is computed once per distance, or read from `table` (H, all distances,
-    ascending). Its gradient is summed along the diagonals by unfold.
+    A bias of the distance is computed once per distance, or read from `table`
+    (H, all distances, ascending).
     """
     encoding, q_features, k_features = bias_inputs
     h = torch.arange(heads, device=k_features[0].device)
@@ -390,7 +397,7 @@ def bias_matrix(
         )
     keys = max(feature.size(2) for feature in k_features)  # of running features there are fewer
     last_query = query_offset + queries - 1
-    # Distances of the last query from all keys, then those that only earlier queries have.
+    # Distances of the last query, then those that only earlier queries have.
     d = last_query - torch.arange(keys + queries - 1, device=h.device)
     d = d.clamp(min=0) if encoding.causal else d
     if table is None:
@@ -401,7 +408,7 @@ def bias_matrix(
 
 
 def _masked_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
-    """Compute attention for all of q at once by the fused kernel; without gradients."""
+    """Compute attention for all of q with a mask; without gradients."""
     with torch.autocast(q.device.type, enabled=False):
         mask = None if _masks_nothing(q, mask_spec) else attention_mask(q, k, mask_spec)
         if bias_inputs.encoding.bias is None:
@@ -416,15 +423,12 @@ def _masked_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Return keys or values (B, G, S, D), repeated for the heads that share them: (B, H, S, D)."""
+    """Repeat keys or values (B, G, S, D) for the heads that share them."""
     return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), 1)
 
 
 def _scaled_dot_product_attention(q, k, v, **options):
-    """Call PyTorch's function with v, or q and k, padded to the width of the other.
-
-    With two widths it would take its slowest kernel. Keys and values may have fewer heads.
-    """
+    """Pad v, or q and k: with two widths PyTorch takes its slowest kernel."""
     width = v.size(-1)
     if k.size(1) != q.size(1):
         if q.size(2) == 1 and not options.get("is_causal"):
@@ -440,7 +444,7 @@ def _scaled_dot_product_attention(q, k, v, **options):
 
 
 def _one_query_per_head(q, k, v, attn_mask=None, scale=None):
-    """Call PyTorch's function with heads that share a key as its queries: keys are not copied."""
+    """Pass heads that share a key as queries, so that keys are not copied."""
     B, H, _, D = q.shape
     groups = k.size(1)
     if attn_mask is not None and attn_mask.dim() == 4 and attn_mask.size(1) > 1:
@@ -461,9 +465,9 @@ def sdpa(
     """Compute attention without a bias by the fused kernel.
 
     q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E).
-    backend: None: PyTorch selects it. Without gradients, where q is wider by the third parts of
-    columns, other backends compute shapes that this one does not support.
-    is_causal aligns the mask to the upper left corner, so fewer queries than keys need a mask.
+    backend: None: PyTorch selects it. Without gradients others may compute what
+    it does not support, since the third parts of columns widen q. is_causal
+    aligns to the upper left corner, so fewer queries than keys need a mask.
     """
     if backend is not None:
         others = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -487,10 +491,10 @@ def sdpa_with_bias(
     causal: bool = True,
     backend: SDPBackend | None = None,
 ) -> Tensor:
-    """Compute attention by the fused kernel, with the bias sum_r u_r[i] w_r[j] as extra columns.
+    """Compute attention with the bias sum_r u_r[i] w_r[j] as extra columns.
 
-    q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E). factors: pairs (u, w), see
-    posenc.py. backend: see `sdpa`.
+    q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E). factors:
+    pairs (u, w), see posenc.py. backend: see `sdpa`.
     """
     B, H, T, D = q.shape
     S, E = v.shape[2:]
@@ -514,10 +518,10 @@ def sdpa_with_bias(
 
 
 def _append(x: Tensor, columns: list[Tensor], width: int) -> Tensor:
-    """Return x (B, H, T, D) with columns (B, H, T, N) appended, then zeros: (B, H, T, width).
+    """Return x (B, H, T, D) with columns (B, H, T, N), then zeros, appended.
 
-    On a GPU its order in memory is (B, T, H, width), that of the layer: otherwise the backward pass
-    of flash attention copies. On a CPU the fused kernel is faster with (B, H, T, width).
+    In memory it is (B, T, H, width) on a GPU, where flash attention's backward
+    would copy otherwise, and (B, H, T, width) on a CPU, where this is faster.
     """
     padding = width - sum(part.size(-1) for part in (x, *columns))
     parts = [x, *columns, x.new_zeros(*x.shape[:3], padding)]
@@ -527,7 +531,7 @@ def _append(x: Tensor, columns: list[Tensor], width: int) -> Tensor:
 
 
 def expand_columns(x: Tensor, *shape: int) -> Tensor:
-    """Expand one column (B|1, H|1, T), or several (B|1, H|1, T, N), to (*shape, N)."""
+    """Expand columns (B|1, H|1, T[, N]) to (*shape, N)."""
     columns = x if x.dim() == 4 else x[..., None]
     return columns.expand(*shape, -1)
 
@@ -537,8 +541,8 @@ def _columns(
 ) -> list[tuple[Tensor, Tensor]]:
     """Return pairs of columns in `dtype` whose products add up to u * w.
 
-    Three parts each give the precision of float32, two nearly so. Gradients flow through the
-    leading parts alone, whose partners add up to the other factor.
+    Three parts have the precision of float32, two nearly so. Gradients flow
+    through the leading parts alone, whose partners add up to the other factor.
     """
     u_parts = _split(u, dtype, parts)
     if w is None:
@@ -549,13 +553,10 @@ def _columns(
 
 
 def _split(x: Tensor, dtype: torch.dtype, parts: int) -> list[Tensor]:
-    """Split x into a sum of `parts` tensors of `dtype`; x itself if the dtype holds it exactly.
-
-    The parts after the first are the rounding errors, detached.
-    """
+    """Split x into `dtype` parts: x rounded, then rounding errors, detached."""
     if torch.promote_types(dtype, x.dtype) == dtype:
         return [x.to(dtype)]
-    # The largest float16 is 65,504; a bias of that size means "do not attend" anyway.
+    # A bias of float16's maximum, 65,504, means "do not attend" anyway.
     limit = torch.finfo(dtype).max
     rounded = []
     for _ in range(parts):
@@ -573,11 +574,12 @@ def register_path(path: Path) -> None:
 
 
 def resolve_path(name: str, encoding: Encoding, device_type: str = "cpu") -> Path:
-    """Return the path of a layer: the one with this name, or the best one for "auto".
+    """Return the path with this name, or the best one for "auto".
 
-    "auto" is "sdpa" where the encoding allows it (on a CPU "batched", attention_cpu.py), else
-    "dense"; training on a GPU has another order (training/attention_path.py). Raise InputError for
-    a name that is unknown, or a path that the encoding or this machine cannot take.
+    "auto" is "sdpa" where the encoding allows it (on a CPU "batched"), else
+    "dense"; for training on a GPU see training/attention_path.py. Raise
+    InputError for an unknown name or a path that the encoding or this machine
+    cannot take.
     """
     if name == "auto":
         path = _general_path(encoding)
@@ -593,7 +595,7 @@ def resolve_paths(
 ) -> tuple[Path, ...]:
     """Return the path of each layer of a model.
 
-    names: one name for all layers, or what `join_names` returned. Raises as `resolve_path`.
+    names: one for all layers, or from `join_names`. Raises as `resolve_path`.
     """
     encodings = list(encodings)
     each = names.split("_")
@@ -604,7 +606,7 @@ def resolve_paths(
 
 
 def join_names(paths: Iterable[Path]) -> str:
-    """Return one name for equal paths of all layers, else their names, joined by "_"."""
+    """Return one name if all paths are equal, else all, joined by "_"."""
     names = [path.name for path in paths]
     return names[0] if len(set(names)) == 1 else "_".join(names)
 
@@ -615,7 +617,7 @@ def _general_path(encoding: Encoding) -> Path:
 
 
 def _reason_against_sdpa(encoding: Encoding) -> str | None:
-    """Return why PyTorch's fused kernel cannot compute an encoding, None if it can."""
+    """Return why the fused kernel cannot compute an encoding, or None."""
     if needs_rows(encoding):
         return "it acts on full rows of logits"
     if encoding.window_size is not None:
@@ -626,7 +628,7 @@ def _reason_against_sdpa(encoding: Encoding) -> str | None:
 
 
 def check_sdpa(encoding: Encoding) -> None:
-    """Raise InputError if PyTorch's fused kernel cannot compute an encoding."""
+    """Raise InputError if the fused kernel cannot compute an encoding."""
     if reason := _reason_against_sdpa(encoding):
         name = type(encoding).__name__
         raise InputError(
@@ -639,7 +641,7 @@ def check_nothing(encoding: Encoding) -> None:
 
 
 DENSE = Path("dense", dense, check_nothing)
-# The fused kernel with the bias as its attn_mask, without gradients. No layer's own path.
+# Without gradients; no layer's own path.
 MASKED = Path("masked", _masked, check_nothing)
 register_path(Path("sdpa", _fused, check_sdpa, fused=True))
 for _name, _backend in BACKENDS.items():

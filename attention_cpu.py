@@ -1,11 +1,12 @@
 """Attention on CPUs: batched matrix products, the attention path "batched".
 
-Importing this module registers the path, and `auto` takes it on a CPU for encodings that have the
-path "sdpa". It computes whole texts of at most BATCHED_TOKENS tokens, where it is faster than
-PyTorch's fused kernel, and keeps the bias in float32. Longer texts and cached tokens are computed
-by "sdpa".
+Importing this module registers the path, and `auto` takes it on a CPU where it
+would take "sdpa". It computes whole texts of at most BATCHED_TOKENS tokens,
+faster than PyTorch's fused kernel; "sdpa" computes longer texts and cached
+tokens.
 
-Legend: B batch, H heads, T tokens, D head dimension, N texts and heads, R products of the bias.
+Legend: B batch, H heads, T tokens, D head dimension, N texts and heads, R
+products of the bias.
 """
 
 import torch
@@ -15,9 +16,9 @@ import attention
 from attention import MaskSpec
 from operators.elementary import register
 
-# Calls have at most so many tokens, and logits (T * T per text and head): results/bench/attention/.
-# One block has at most BATCHED_ROWS queries, and so few logits per thread that they fit into the
-# cache.
+# Limits of calls: tokens, and logits (T * T per text and head)
+# (results/bench/attention/); of blocks: queries, and logits per thread, which
+# fit into the cache.
 BATCHED_TOKENS = 1024
 BATCHED_LOGITS = 2**26
 BATCHED_ROWS = 128
@@ -25,14 +26,14 @@ BATCHED_BLOCK = 2**18
 
 
 def fits(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> bool:
-    """Return whether the path computes a call: that of a whole, short text on a CPU."""
+    """Return whether a call has whole, short texts on a CPU."""
     B, H, T, _ = q.shape
     is_short = T <= BATCHED_TOKENS and B * H * T * T <= BATCHED_LOGITS
     return q.device.type == "cpu" and is_short and k.size(2) == T and mask_spec.lengths is None
 
 
 def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
-    """Compute attention by `batched_products`; arguments as in `attention.attend`."""
+    """Compute attention by `batched_products`; see `attention.attend`."""
     encoding, q_features, k_features = bias_inputs
     if k.size(1) != q.size(1):
         k, v = (attention.repeat_heads(x, q.size(1)) for x in (k, v))
@@ -43,10 +44,11 @@ def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
 def batched_products(
     q: Tensor, k: Tensor, v: Tensor, factors, scale: float, causal: bool = True
 ) -> Tensor:
-    """Compute attention by batched matrix products, with the bias sum_r u_r[i] w_r[j].
+    """Compute attention with the bias sum_r u_r[i] w_r[j] by batched products.
 
-    q, k (B, H, T, D), v (B, H, T, E) -> (B, H, T, E). factors: pairs (u, w), see posenc.py. Logits,
-    softmax and bias are float32; a term that is constant along a row cancels and is dropped.
+    q, k (B, H, T, D), v (B, H, T, E) -> (B, H, T, E). factors: pairs (u, w),
+    see posenc.py. Logits, softmax and bias are float32; terms constant along a
+    row are dropped.
     """
     B, H, T, _ = q.shape
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -64,10 +66,10 @@ def batched_products(
 
 
 def _batched_attention(q, k, v, u, w, scale, causal, gradients, bias_learns):
-    """Return softmax(q k^T * scale + u w^T) v, and the weights that backward needs.
+    """Return softmax(q k^T * scale + u w^T) v, and weights for backward.
 
-    q, k (N, T, D), v (N, T, E) and u, w (N, T, R) -> (N, T, E) and the weights of all blocks in a
-    row, empty without gradients. An operator, because torch.compile would unroll the blocks.
+    q, k (N, T, D), v (N, T, E) and u, w (N, T, R) -> (N, T, E) and all blocks'
+    weights in a row, empty without gradients. torch.compile would unroll it.
     """
     y, saved = _batched_attention_fake(q, k, v, u, w, scale, causal, gradients, bias_learns)
     with torch.autocast("cpu", enabled=False):
@@ -97,18 +99,18 @@ def _batched_attention_fake(q, k, v, u, w, scale, causal, gradients, bias_learns
 
 
 def _batched_attention_backward(dy, q, k, v, u, w, saved, scale, causal, bias_learns):
-    """Return the gradients of q, k, v, u and w; zeros for u and w unless the bias learns."""
+    """Return the gradients of q, k, v, u, w; the latter two may be zeros."""
     dq = torch.empty_like(q, memory_format=torch.contiguous_format)
     dk, dv, du, dw = (x.new_zeros(x.shape, dtype=u.dtype) for x in (k, v, u, w))
     with torch.autocast("cpu", enabled=False):
-        # The gradients of the bias are sums along the text, which need float32.
+        # The bias's gradients are sums along the text, which need float32.
         wide_dy, wide_v = (x.to(u.dtype) if bias_learns else x for x in (dy, v))
         for texts, queries, keys, block in _blocks(q, causal):
             d_weights = wide_dy[texts, queries] @ wide_v[texts, keys].mT
             weights = saved[block].view(d_weights.shape)
             d_logits = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
             if bias_learns:
-                # The transposed products are several times faster for a few columns.
+                # Transposed products are faster for a few columns.
                 du[texts, queries] = (w[texts, keys].mT @ d_logits.mT).mT
                 dw[texts, keys] += (u[texts, queries].mT @ d_logits).mT
             d_logits = d_logits.to(q.dtype)
@@ -140,11 +142,7 @@ def _batched_gradients(ctx, dy, _):
 
 
 def _blocks(q: Tensor, causal: bool):
-    """Yield the blocks of logits of q (N, T, D), each a few queries of some texts.
-
-    As slices: of the texts and heads, of the queries, of the keys that they attend to, and of the
-    numbers of all blocks in one row.
-    """
+    """Yield each block's slices: texts and heads, queries, keys, weights."""
     N, T, _ = q.shape
     block_logits = BATCHED_BLOCK * torch.get_num_threads()
     first = 0

@@ -1,7 +1,6 @@
 """KV cache for incremental decoding.
 
-cache = Cache(model, capacity=1024)
-logits = model(tokens[:, :100], cache=cache)
+cache = Cache(model, capacity=1024) logits = model(tokens[:, :100], cache=cache)
 logits = model(tokens[:, 100:], cache=cache)    # the logits of one call with all tokens
 """
 
@@ -14,12 +13,13 @@ from attention import at_least_float32
 class LayerCache:
     """Keys, values and key features of one layer, in buffers (B, H, tokens, D).
 
-    The first `extend` allocates `capacity` tokens, or with a window those that the next tokens
-    attend to. On a CPU buffers are float32, in which the fused kernel is faster for one query.
+    The first `extend` allocates `capacity` tokens, or with a window those that
+    the next tokens attend to. On a CPU buffers are float32, faster for one
+    query.
 
-    window:   if given, only the latest `window` tokens are attended to, including the current one.
-    position: int64 (1,), index of the next token, once the shapes are fixed; None before that.
-    running:  indices of the features of which only the latest token's are kept (posenc.Encoding).
+    window:   tokens attended to, including the current one; None: all.
+    position: int64 (1,), index of the next token, once the shapes are fixed.
+    running:  indices of features of which only the latest token's are kept.
     """
 
     def __init__(self, capacity: int | None, window: int | None, running: tuple[int, ...] = ()):
@@ -32,11 +32,12 @@ class LayerCache:
         self.position: Tensor | None = None
 
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
-        """Append k, v (B, H, T, D) and features (B|1, H|1, T[, N]); return those of all S tokens.
+        """Append k, v (B, H, T, D), features (B|1, H|1, T[, N]); return all S.
 
-        S counts all tokens so far, or with a window these T tokens and the window - 1 before them.
-        With fixed shapes T is 1 and S is the capacity. On a CPU the result for T = 1 is float32
-        without a window. Running features are returned as they are.
+        S counts all tokens so far, or with a window these T and the window - 1
+        before them. With fixed shapes T is 1 and S is the capacity. On a CPU
+        the result for T = 1 is float32 without a window. Running features stay
+        as they are.
         """
         kept = [n for n in range(len(k_features)) if n not in self.running]
         all_k, all_v, *stored = self.store([k, v, *(_columns(k_features[n]) for n in kept)])
@@ -99,7 +100,7 @@ class LayerCache:
         return x.new_zeros(*x.shape[:2], capacity, x.size(3), dtype=dtype)
 
     def last(self) -> tuple[Tensor, ...] | None:
-        """Return the latest token's key features, (B|1, H|1, 1[, N]) each; None if it is empty."""
+        """Return the latest key features (B|1, H|1, 1[, N]), or None."""
         return tuple(self.latest) if self.length else None
 
 
@@ -111,8 +112,8 @@ def _columns(feature: Tensor) -> Tensor:
 class Cache:
     """KV cache of a GPT, for use without gradients; one LayerCache per layer.
 
-    capacity: the largest number of tokens; or window: the number of latest tokens that are attended
-    to, for sequences of any length (Sandwich, appendix B).
+    capacity: largest number of tokens; or window: latest tokens to attend to,
+    for sequences of any length (Sandwich, appendix B).
     """
 
     def __init__(self, model, capacity: int | None = None, window: int | None = None):
@@ -124,11 +125,11 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """The number of tokens in the cache; not updated once the shapes are fixed."""
+        """The number of tokens; not updated once the shapes are fixed."""
         return self.layers[0].length
 
     def fix_shapes(self) -> None:
-        """Give every later step of one token the same shapes: `GPT.decode` compiles once."""
+        """Fix the shapes of one-token steps: `GPT.decode` compiles once."""
         self.position = torch.tensor([self.length], device=self.layers[0].buffers[0].device)
         for layer in self.layers:
             layer.position = self.position

@@ -4,15 +4,16 @@
     logits = model(tokens)                              # (B, T) int64 -> (B, T, V)
     loss = model(tokens, targets)                       # mean cross-entropy in nats
 
-With causal=False it is a bidirectional encoder like BERT, trained on masked tokens:
+With causal=False it is an encoder like BERT, trained on masked tokens:
 
     loss = model(masked_tokens, targets, masked_positions)
 
-`block` chooses the layers: "gpt2", of the papers, or "llama", of today's models. The sequence
-length may differ in every call. block_size, the training length, limits encodings with
-a max_context (learnable). Names follow GPT-2's checkpoints (wte, h, ln_1, attn.c_attn, ...).
+`block` chooses the layers: "gpt2", of the papers, or "llama". The sequence
+length may differ in every call; block_size, the training length, limits only
+encodings with a max_context (learnable). Names follow GPT-2's checkpoints.
 
-Legend: B batch, T tokens, C width, H heads, G key heads, D head dimension, V vocabulary size.
+Legend: B batch, T tokens, C width, H heads, G key heads, D head dimension, V
+vocabulary size.
 """
 
 import math
@@ -46,14 +47,14 @@ FROM_SIZE: Any = None  # default of integers that `size` determines
 FROM_BLOCK: Any = None  # default of what `block` and the shape determine
 BLOCKS = ("gpt2", "llama")
 CACHE_CHUNK = 1024  # tokens that `losses` reads at a time through a cache
-# Elements of the largest block of logits (tokens, V) in memory: 256 MB in float32.
+# Elements of the largest block of logits (tokens, V): 256 MB in float32.
 LOGITS_CHUNK = 2**26
 ROW_MULTIPLE = 64
-# Training on a GPU uses larger chunks, because adding a chunk's gradient takes time.
+# Larger chunks in training on a GPU: adding a chunk's gradient takes time.
 GPU_CHUNK_FACTOR = 4
-# torch.compile delays these additions, so with many chunks nearly all logits are in memory.
+# torch.compile delays these additions: many chunks keep nearly all logits.
 MAX_GPU_CHUNKS = 8
-# Training on a CPU uses smaller chunks, which stay in its caches, but of enough rows to be fast.
+# In training on a CPU, chunks stay in its caches.
 CPU_LOGITS_CHUNK = 2**21
 MIN_CPU_ROWS = 512
 
@@ -62,8 +63,9 @@ MIN_CPU_ROWS = 512
 class GPTConfig:
     """Shape and settings of a network.
 
-    n_layer, n_head and n_embd override the values of `size`. attn_scale: factor of q k^T; None:
-    1 / sqrt(D). attention: name of the path. skip_tolerance: see attention.MaskSpec.
+    n_layer, n_head and n_embd override the values of `size`. attn_scale: factor
+    of q k^T; None: 1 / sqrt(D). attention: name of the path. skip_tolerance:
+    see attention.MaskSpec.
 
     What the block determines, unless it is given:
 
@@ -98,7 +100,7 @@ class GPTConfig:
     norm_eps: float = 1e-5
 
     def __post_init__(self):
-        """Fill in the shape and parse the encoding. Raise InputError with all problems at once."""
+        """Fill in the settings; InputError lists all problems."""
         problems = []
         shape = (self.n_layer, self.n_head, self.n_embd)
         if self.size in SIZES or (self.size == CUSTOM and None not in shape):
@@ -178,7 +180,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 class Attention(nn.Module):
-    """Self-attention. The encoding is an argument, because several layers may share one."""
+    """Self-attention; layers may share the encoding, an argument."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -191,7 +193,7 @@ class Attention(nn.Module):
         self.c_proj = nn.Linear(self.heads * D, C, bias=config.block == "gpt2")
         self.q_norm = RMSNorm(D, config.norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(D, config.norm_eps) if config.qk_norm else None
-        # q, k and v are thirds of their projection, which one Triton kernel reads and writes.
+        # The Triton kernels use q, k and v as thirds of the projection.
         self.is_packed = not config.qk_norm and self.heads == self.key_heads
 
     def forward(
@@ -203,7 +205,7 @@ class Attention(nn.Module):
         past: LayerCache | None,
         lengths: Tensor | None,
     ) -> Tensor:
-        """Return the output of the layer: x (B, T, C) at positions pos (T,) -> (B, T, C)."""
+        """Return the output (B, T, C) for x (B, T, C) at positions pos (T,)."""
         packed_qkv = self.c_attn(x)  # (B, T, (H + 2 G) D)
         last = past.last() if past else None
         with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
@@ -230,7 +232,7 @@ class Attention(nn.Module):
         return self.c_proj(y)
 
     def split_heads(self, packed_qkv: Tensor) -> list[Tensor]:
-        """Return q (B, H, T, D), k and v (B, G, T, D) of their projection (B, T, (H + 2 G) D)."""
+        """Return q (B, H, T, D), k, v (B, G, T, D) of (B, T, (H + 2 G) D)."""
         heads = packed_qkv.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         q, k, v = heads.split([self.heads, self.key_heads, self.key_heads], 1)
         if self.q_norm and self.k_norm:
@@ -251,7 +253,7 @@ class MLP(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """Llama's MLP: (SiLU(x W_gate) * x W_up) W_down; c_fc holds W_gate, then W_up."""
+    """Llama's MLP: (SiLU(x W_gate) * x W_up) W_down; c_fc: W_gate, W_up."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -280,7 +282,7 @@ class Block(nn.Module):
         self.mlp = MLP(config) if config.block == "gpt2" else SwiGLU(config)
 
     def forward(self, x: Tensor, *context) -> Tensor:
-        """Return the output (B, T, C) for x (B, T, C) and Attention.forward's other arguments."""
+        """Return the output (B, T, C); arguments of Attention.forward."""
         x = x + self.attn(self.ln_1(x), *context)
         return x + self.mlp(self.ln_2(x))
 
@@ -288,7 +290,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Pre-norm blocks without dropout. `posenc` has one encoding per layer.
 
-    If activation_checkpointing is True, backward recomputes the blocks to save memory.
+    activation_checkpointing: backward recomputes the blocks to save memory.
     """
 
     def __init__(self, config: GPTConfig):
@@ -299,7 +301,7 @@ class GPT(nn.Module):
         shape = (config.n_head, config.n_embd, config.block_size, config.n_layer)
         self.posenc = pe_spec.build(config.encodings, *shape, config.causal)
         limits = [layer.max_context for layer in self.posenc if layer.max_context is not None]
-        # The longest sequence that the encoding supports, in tokens; None: no limit.
+        # The longest sequence that the encoding supports; None: no limit.
         self.max_context: int | None = min(limits, default=None)
         self.h = pe_spec.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = make_norm(config)
@@ -311,7 +313,7 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def init_weights(self):
-        """Initialize the weights as GPT-2 does. Encodings initialize their other parameters.
+        """Initialize weights as GPT-2 does; encodings have further ones.
 
         | weights                                          | initialization        |
         | Linear and Embedding, also those of encodings    | N(0, 0.02)            |
@@ -333,24 +335,23 @@ class GPT(nn.Module):
         masked_positions: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Return logits (B, T, V) of tokens (B, T) int64, or the loss if there are targets.
+        """Return logits (B, T, V) of tokens (B, T) int64, or the loss.
 
-        The loss is the mean cross-entropy in nats of targets (B, T). masked_positions: (B, t)
-        int64, the positions that targets (B, t) belong to. cache: holds the tokens before these,
-        and is extended by these.
+        The loss is the mean cross-entropy in nats of targets (B, T), or (B, t)
+        at masked_positions (B, t) int64. cache: the earlier tokens, extended.
         """
         if targets is None:
             return self.hidden(tokens, cache) @ self.output_embeddings.T
         return self.mean_loss(self._forward_blocks(tokens, cache), targets, masked_positions)
 
     def mean_loss(self, x: Tensor, targets: Tensor, masked_positions: Tensor | None) -> Tensor:
-        """Return the loss, as `forward` does, from the output of the last block (B, T, C)."""
+        """Return the loss from the output of the last block (B, T, C)."""
         x = _select(self.ln_f(x), masked_positions)  # (B, t, C)
         weight = self.wte.weight if self.lm_head is None else self.lm_head.weight
         return MeanCrossEntropy.apply(x.flatten(0, 1), weight, targets.flatten())
 
     def set_vocabulary(self, tokens: int) -> None:
-        """Exclude embeddings that only pad the vocabulary from all predictions but the training's.
+        """Exclude the vocabulary's padding, except in training.
 
         tokens: of the tokenizer; an encoder also has <|mask|>.
         """
@@ -358,16 +359,16 @@ class GPT(nn.Module):
 
     @property
     def output_layer(self) -> nn.Embedding | nn.Linear:
-        """The module with the weights (V, C) of the logits: the embedding, if they are tied."""
+        """The module of the logits' weights (V, C): the embedding, if tied."""
         return self.lm_head or self.wte
 
     @property
     def output_embeddings(self) -> Tensor:
-        """The weights (V, C) of the tokens' logits, without padding of the vocabulary."""
+        """The logits' weights (V, C), without padding of the vocabulary."""
         return self.output_layer.weight[: self.token_count]
 
     def compile(self, **options):
-        """Compile by torch.compile: one graph that all blocks share, and one for the loss."""
+        """Compile one graph that all blocks share, and one for the loss."""
         # DistributedDataParallel's buckets would cut each graph into several.
         torch._dynamo.config.optimize_ddp = False
         for block in self.h:
@@ -379,16 +380,16 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Return the output of the last LayerNorm (B, T, C) for tokens (B, T).
 
-        tokens: or their embeddings (B, T, C). lengths: (B,) int64, the number of tokens in each
-        text, at least 1; the rest is padding. Only encoders need it. Raises InputError beyond the
-        encoding's max_context.
+        tokens: or their embeddings (B, T, C). lengths: (B,) int64, at least 1:
+        tokens of each text, for encoders; the rest is padding. Raises
+        InputError beyond the encoding's max_context.
         """
         return self.ln_f(self._forward_blocks(tokens, cache, lengths))
 
     def _forward_blocks(
         self, tokens: Tensor, cache: Cache | None, lengths: Tensor | None = None
     ) -> Tensor:
-        """Return the output of the last block (B, T, C) for tokens (B, T) after those cached."""
+        """Return the last block's output (B, T, C) after cached tokens."""
         start = cache.length if cache else 0
         stop = start + tokens.size(1)
         if self.max_context is not None and stop > self.max_context:
@@ -404,9 +405,9 @@ class GPT(nn.Module):
         return self._run_blocks(tokens, pos, cache, lengths)
 
     def decode(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """Return logits (B, V) after one more token of each row (B, 1); the cache has fixed shapes.
+        """Return logits (B, V) after tokens (B, 1); the cache has fixed shapes.
 
-        The capacity of the cache is not checked, because only the device knows the position.
+        Does not check its capacity: only the device knows the position.
         """
         assert cache.position is not None, "call Cache.fix_shapes first"
         x = self._run_blocks(tokens, cache.position, cache)  # (B, 1, C)
@@ -415,7 +416,7 @@ class GPT(nn.Module):
         return logits
 
     def _run_blocks(self, tokens, pos, cache, lengths=None):
-        """Return the output of the last block (B, T, C) for tokens (B, T) at positions pos (T,)."""
+        """Return the last block's output (B, T, C) for tokens at pos (T,)."""
         x = tokens if tokens.is_floating_point() else self.wte(tokens)
         x = self.posenc[0].embed(attention.at_least_float32(x), pos)  # (B, T, C)
         recompute = self.activation_checkpointing and torch.is_grad_enabled()
@@ -436,10 +437,10 @@ class GPT(nn.Module):
         masked_positions: Tensor | None = None,
         cache_window: int | None = None,
     ) -> Tensor:
-        """Return cross-entropies in nats (B, t) float32 of targets (B, t), without all logits.
+        """Return cross-entropies in nats (B, t) float32, without all logits.
 
-        The targets are those of the last t of tokens (B, T), or of masked_positions (B, t).
-        cache_window: no token attends to one this far back; memory is then independent of T.
+        Targets (B, t) are of the last t tokens, or of masked_positions (B, t).
+        cache_window: no token attends this far back; memory does not grow.
         """
         if masked_positions is not None:
             return self._cross_entropies(_select(self.hidden(tokens), masked_positions), targets)
@@ -458,12 +459,12 @@ class GPT(nn.Module):
         return torch.cat(losses, 1)
 
     def _cross_entropies(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross-entropies (B, t) of hidden states (B, t, C) and targets (B, t)."""
+        """Return cross-entropies (B, t) of hidden (B, t, C), targets (B, t)."""
         losses = cross_entropies(hidden.flatten(0, 1), self.output_embeddings, targets.flatten())
         return losses.view_as(targets)
 
     def clamp_parameters_(self) -> None:
-        """Clamp the encodings' parameters to their bounds, after each optimizer step."""
+        """Clamp the encodings' parameters, after each optimizer step."""
         for encoding in self.posenc:
             encoding.clamp_parameters_()
 
@@ -472,11 +473,10 @@ class GPT(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def flops_per_token(self, context: int, predicted: int | None = None) -> float:
-        """Return the FLOPs of a training step per token, 6 N + 12 L H D T (PaLM, appendix B).
+        """Return FLOPs per token, 6 N + 12 L H D T (PaLM, appendix B).
 
-        N counts the output layer, and not an embedding that is not tied to it. predicted: the
-        number of tokens in a context that have logits, if not all do; only this fraction of the
-        output layer counts.
+        N counts the output layer, but no embedding that is not tied to it, and
+        the output layer only for the `predicted` tokens of a context.
         """
         c = self.config
         table = c.vocab_size * c.n_embd
@@ -486,10 +486,7 @@ class GPT(nn.Module):
         return 6 * (self.parameter_count() - unused) + attention_flops
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
-        """Return parameter groups for AdamW: weights of Linear and Embedding decay, no others.
-
-        Biases, norms and the encodings' own tables, scalars and convolutions do not decay.
-        """
+        """Return AdamW's groups: only weights of Linear and Embedding decay."""
         matrices = {m.weight for m in self.modules() if isinstance(m, nn.Linear | nn.Embedding)}
         decay = [p for p in self.parameters() if p in matrices]
         no_decay = [p for p in self.parameters() if p not in matrices]
@@ -513,28 +510,28 @@ class GPT(nn.Module):
 
 
 def _select(hidden: Tensor, positions: Tensor | None) -> Tensor:
-    """Return hidden (B, T, C) at positions (B, t), (B, t, C); all of it if positions is None."""
+    """Return hidden (B, T, C) at positions (B, t): (B, t, C); None: all."""
     if positions is None:
         return hidden
     return hidden.gather(1, positions[..., None].expand(-1, -1, hidden.size(-1)))
 
 
 def _rows_per_chunk(vocab_size: int) -> int:
-    """Return the rows of a chunk of logits; other multiples are slow in bfloat16 on CPUs."""
+    """Return a chunk's rows; other multiples are slow in bfloat16 on CPUs."""
     rows = max(1, LOGITS_CHUNK // vocab_size)
     return rows - rows % ROW_MULTIPLE if rows > ROW_MULTIPLE else rows
 
 
 def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Return -log softmax(x weight^T)[target] of each row in nats; without gradients.
+    """Return -log softmax(x weight^T)[target] in nats, without gradients.
 
     x (N, C), weight (V, C), targets (N,) int64 -> (N,) float32.
     """
     rows = _rows_per_chunk(len(weight))
     x = x.to(weight.dtype)
-    # One tensor for all chunks: small ones between the logits would keep glibc from reusing memory.
+    # Small tensors between the logits would keep glibc from reusing memory.
     losses = x.new_empty(len(x))
-    # bfloat16 rounds logits near -100, which OpenAI's GPT-2 has, to multiples of 0.5.
+    # bfloat16 rounds OpenAI's GPT-2's logits, near -100, to multiples of 0.5.
     with torch.autocast(x.device.type, enabled=False):
         for start in range(0, len(x), rows):
             chunk = slice(start, start + rows)
@@ -547,13 +544,13 @@ def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 class MeanCrossEntropy(torch.autograd.Function):
     """The mean of `cross_entropies`, () float32, with gradients.
 
-    Forward computes the gradients chunk by chunk, while the chunk's logits exist. Products have
-    autocast's dtype, sums are float32 (torch 2.13's linear_cross_entropy rounds the loss).
+    Forward computes each chunk's gradients while its logits exist. Sums are
+    float32 (torch 2.13's linear_cross_entropy rounds the loss).
     """
 
     @staticmethod
     def forward(ctx, x, weight, targets):
-        """Return the mean loss (): x (N, C), weight (V, C), targets (N,) int64."""
+        """Return the loss (): x (N, C), weight (V, C), targets (N,) int64."""
         losses = []
         x_grads = []
         weight_grad = torch.zeros_like(weight)
@@ -568,7 +565,7 @@ class MeanCrossEntropy(torch.autograd.Function):
             logits = part @ weight.T
             log_p = attention.at_least_float32(logits).log_softmax(-1)
             losses.append(-log_p.gather(1, y))
-            # The gradient of the logits, times N: dividing early would underflow in float16.
+            # Times N: dividing early would underflow in float16.
             grad = log_p.exp_()
             if x.is_cuda or torch.compiler.is_compiling():
                 grad.sub_(torch.zeros_like(grad).scatter_(1, y, 1))
@@ -595,10 +592,10 @@ def optimizer_step(
 ) -> Tensor:
     """Update the parameters from their gradients, then clear the gradients.
 
-    model: has `parameters()` and `clamp_parameters_()`. grad_clip: largest gradient norm; 0
-    disables clipping. Returns the norm before clipping, a scalar tensor on the device (no
-    synchronization). If the scaler is enabled and a gradient is Inf or NaN, the parameters stay as
-    they are and the scale shrinks.
+    model: has `parameters()` and `clamp_parameters_()`. grad_clip: largest
+    gradient norm; 0: none. Returns the norm before clipping, a scalar tensor on
+    the device. If the scaler is enabled and a gradient is Inf or NaN, the
+    parameters stay and the scale shrinks.
     """
     scaler.unscale_(optimizer)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip or math.inf)

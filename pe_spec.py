@@ -7,8 +7,7 @@
     pe_spec.build("window+rope@3_nope@1", ...)    # three layers, then one, and so on
     pe_spec.build("cable", ..., causal=False)     # for an encoder (bidirectional attention)
 
-Encodings, their options and their parameters are in posenc.py and more_encodings/, which is
-imported when a string needs it.
+The classes are in posenc.py and more_encodings/, imported when needed.
 """
 
 import difflib
@@ -41,9 +40,9 @@ class ModuleList(nn.ModuleList, Generic[M]):
 
 @dataclass(frozen=True)
 class PeSpec:
-    """A --pe string, parsed. Iterating yields the class and the options of each part.
+    """A parsed --pe string. Iterating yields each part's class and options.
 
-    layers: the string of each layer of the pattern. parts: those of each different string.
+    layers: the string of each layer of the pattern; parts: of each string.
     """
 
     text: str
@@ -57,9 +56,9 @@ class PeSpec:
 def build(
     spec: str | PeSpec, heads: int, width: int, block_size: int, layers: int, causal: bool = True
 ) -> ModuleList[Encoding]:
-    """Return the encodings of a model, one per layer; layers share equal parts of scope "model".
+    """Return an encoding per layer; layers share equal parts of scope "model".
 
-    causal: False for an encoder. Raises InputError like `parse`, and for what does not fit.
+    causal: False for an encoder. Raises InputError like `parse`.
     """
     if isinstance(spec, str):
         spec = parse(spec, causal)
@@ -101,9 +100,9 @@ def _make(cls, options: dict, heads: int, width: int, block_size: int) -> Encodi
 
 
 def layer_specs(spec: str) -> list[str]:
-    """Return the --pe string of each layer of a pattern, or the string itself if it is none.
+    """Return the --pe string of each layer of a pattern, or the string itself.
 
-    "rope@3_nope@1" stands for three layers of `rope` and one of `nope`, repeated over all layers.
+    "rope@3_nope@1": three layers of `rope`, then one of `nope`, repeated.
     Raises InputError for other uses of "@".
     """
     if "@" not in spec:
@@ -120,7 +119,8 @@ def layer_specs(spec: str) -> list[str]:
 def parse(spec: str, causal: bool = True) -> PeSpec:
     """Return a --pe string as classes with their options.
 
-    Raises InputError with all problems: names, options, hooks that collide, no bidirectional form.
+    Raises InputError with all problems: names, options, colliding hooks, no
+    bidirectional form.
     """
     pattern = layer_specs(spec)
     parsed, problems = {}, []
@@ -140,7 +140,7 @@ def parse(spec: str, causal: bool = True) -> PeSpec:
 
 
 def _parse_parts(spec: str, causal: bool) -> tuple[list[Part], list[str]]:
-    """Return the classes of one layer's encoding, with options, and the problems with them."""
+    """Return one layer's classes with options, and the problems with them."""
     parsed, problems = [], []
     for part in spec.split("+"):
         name, _, words = part.partition(":")
@@ -172,13 +172,13 @@ def _parse_parts(spec: str, causal: bool) -> tuple[list[Part], list[str]]:
 
 
 def _register_more() -> None:
-    """Import the encodings and wrappers of more_encodings/, unless only the core was copied."""
+    """Import more_encodings/, unless only the core was copied."""
     if importlib.util.find_spec("more_encodings"):
         importlib.import_module("more_encodings")
 
 
 def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict, list[str]]:
-    """Return the options of "option=value,option=value" and the problems with them."""
+    """Return the options of "option=value,..." and the problems with them."""
     options, problems = {}, []
     parameters = inspect.signature(cls).parameters.values()
     known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
@@ -236,7 +236,7 @@ class Composition(Encoding):
             self.distance_bias = biased[0].distance_bias
         if len(biased) != 1 or biased[0].triton_bias is None:
             self.triton_bias = None  # pyright: ignore[reportAttributeAccessIssue]
-        # Compute the features of one token to count them: (query features, key features) per part.
+        # Count (query features, key features) of each part, for one token.
         x, pos = torch.zeros(1, 1, channels), torch.zeros(1, dtype=torch.int64)
         self.counts = [[len(features) for features in part.features(x, pos)] for part in parts]
         first = 0
@@ -283,7 +283,7 @@ class Composition(Encoding):
         return part.logits_transform(logits, bias, q, k, scale, d, mask, *features)
 
     def _only_part(self, hook: str, q_features: tuple, k_features: tuple) -> tuple:
-        """Return the part with an optional hook, which no other has, and its features."""
+        """Return the only part with an optional hook, and its features."""
         split = self.split(q_features, k_features)
         return next(each for each in split if getattr(each[0], hook) is not None)
 

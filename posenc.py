@@ -1,8 +1,8 @@
-"""Positional encodings: one class per encoding, with its formula and its source.
+"""Positional encodings: one class per encoding, with formula and source.
 
-`pe_spec.build` makes them from --pe strings such as "rope+cable" or "t5:buckets=64". To add one,
-write a subclass of `Encoding` with `names`, in a file of your own (--plugin) or in more_encodings/.
-Override only the hooks where the encoding acts:
+`pe_spec.build` makes them from --pe strings such as "rope+cable" or
+"t5:buckets=64". To add one, subclass `Encoding` with `names`, in your own file
+(--plugin) or in more_encodings/. Override only the hooks where it acts:
 
     hook              acts on                                          examples
     embed             token embeddings, once per model                 learnable, sinusoidal
@@ -15,12 +15,13 @@ Override only the hooks where the encoding acts:
     sink              the softmax: a logit of no token                 sink
     window_size       attention mask (sliding window)                  window
 
-The dense attention path, the KV cache, long contexts in chunks, and bias plots use only `bias`.
-Three optional hooks make it faster, see `Encoding`. Tutorial: docs/adding_an_encoding.md.
+The dense path, the KV cache, long contexts in chunks and bias plots need only
+`bias`; three optional hooks of `Encoding` are faster.
+Tutorial: docs/adding_an_encoding.md.
 
-Legend: B batch, H heads, T queries, S keys, D head dimension, C width (channels), L training length
-(block_size); query position i, key position j, distance d = i - j. Formulas are for decoders. In an
-encoder d is |i - j| and S_i - S_j is -|S_i - S_j|. Biases are added to the scaled logits.
+Legend: B batch, H heads, T queries, S keys, D head dimension, C width, L
+training length (block_size); query position i, key position j, distance d = i -
+j. In an encoder d is |i - j| and S_i - S_j is -|S_i - S_j|.
 """
 
 import inspect
@@ -45,28 +46,29 @@ ARGUMENTS = {
 
 
 class Encoding(nn.Module):
-    """Base class of all encodings; adds nothing. Subclasses with `names` register themselves.
+    """Base class of encodings. Subclasses with `names` register themselves.
 
-    Optional hooks, None unless a subclass defines them as methods; h are the indices of the heads:
+    Optional hooks, None unless a subclass defines them; h: head indices:
 
-    bias(q_features, k_features, h) -> (B|1, H|1, T, S) float32, added to the scaled logits.
-        Elementwise over features that broadcast to (B, H, T, S); h: (H, 1, 1), index parameters
-        of a head with [h]. Values for later keys must be finite; they are masked later.
-    factors(q_features, k_features) -> pairs (u, w), whose products u_i w_j add up to the bias.
-        u: (B|1, H|1, T), w: (B|1, H|1, S) float32, or with a fourth dimension for several
-        products at once; w = None means ones. There is no h: use self.r[None, :, None].
+    bias(q_features, k_features, h) -> (B|1, H|1, T, S) float32
+        Added to the scaled logits. Elementwise over features that broadcast to
+        (B, H, T, S); index parameters of a head with [h], h: (H, 1, 1). Must be
+        finite for later keys, too.
+    factors(q_features, k_features) -> pairs (u, w)
+        Products u_i w_j add up to the bias. u: (B|1, H|1, T), w: (B|1, H|1, S)
+        float32, or with a fourth dimension for several products; w = None means
+        ones. Parameters of all heads: self.r[None, :, None].
     triton_bias(q_features, k_features, h) -> (kind, tensors by name), h: (H,).
         The bias as one of the kinds in triton_attention/bias.py.
     distance_bias(d, h) -> bias, elementwise over d and h: (H, 1, 1) or (H, 1).
-        d: float32, negative only if bidirectional. Only for subclasses of DistanceBias.
-    logits_transform(logits, bias, q, k, scale, d, mask, q_features, k_features) -> (B, H, T, S),
-        added to logits + bias. logits: (B, H, T, S), q k^T * scale; bias: (B|1, H|1, T|1, S|1),
-        zeros if there is none; q: (B, H, T, D) and k: (B, H, S, D), after `rotate`; d: (T, S)
-        int64; mask: (T, S) bool, True where a query attends to a key; others must not affect the
-        result. No fused kernel provides full rows.
-    start_at_zero_() makes the bias nearly 0, with gradients, for a trained model that gets it.
-    sink() -> (H,), a logit in each row's softmax that belongs to no token: weights sum to less
-        than 1.
+        d: float32, negative only if bidirectional. Only in a DistanceBias.
+    logits_transform(logits, bias, q, k, scale, d, mask, q_features, k_features)
+        -> (B, H, T, S), added to logits + bias. logits: q k^T * scale; bias:
+        (B|1, H|1, T|1, S|1), zeros if there is none; q: (B, H, T, D) and k:
+        (B, H, S, D), after `rotate`; d: (T, S) int64; mask: (T, S) bool, True
+        where a query attends to a key; others must not affect the result.
+    start_at_zero_() makes the bias nearly 0, to add it to a trained model.
+    sink() -> (H,), a logit of no token in each row's softmax.
     """
 
     names: tuple[str, ...] = ()  # --pe names
@@ -104,60 +106,59 @@ class Encoding(nn.Module):
         WRAPPERS.update(dict.fromkeys(cls.shared_options, cls))
 
     def __init__(self, heads: int, channels: int, block_size: int):
-        """Create the encoding; subclasses add options as keyword-only arguments."""
+        """Subclasses add options as keyword-only arguments."""
         super().__init__()
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        """Return token embeddings x (B, T, C) at positions pos (T,) int64 with positions added."""
+        """Return embeddings x (B, T, C) with positions pos (T,) int64 added."""
         return x
 
     def rotate(
         self, q: Tensor, k: Tensor, pos: Tensor, q_features: tuple = (), k_features: tuple = ()
     ) -> tuple[Tensor, Tensor]:
-        """Return queries and keys (B, H, T, D) at positions pos (T,), transformed; same dtypes.
+        """Return q, k (B, H, T, D) at pos (T,), transformed; same dtypes.
 
-        With `changes_width` both have another width than D. Features: those of these tokens.
-        Where keys are shared by heads, they are repeated first, unless `rotates_heads_alike`.
+        With `changes_width` both have another width than D. Keys that heads
+        share are repeated first, unless `rotates_heads_alike`.
         """
         return q, k
 
     def features(self, x: Tensor, pos: Tensor, previous: tuple | None = None) -> FeaturePair:
-        """Return (query features, key features): two tuples of tensors, dtype of x.
+        """Return (query features, key features), tuples of x's dtype.
 
-        Each is (B|1, H|1, T), or (B|1, H|1, T, N) for N numbers per token and head.
+        Each is (B|1, H|1, T), or (B|1, H|1, T, N) for N numbers each.
 
-        x: (B, T, C) float32 or float64, the layer's normalized input; pos: (T,) int64.
-        previous: key features of the preceding token, each (B|1, H|1, 1), when x continues a
-        sequence (KV cache). Use `running_sum` for cumulative sums and add `previous` to them.
-        A feature that is the same for all tokens may have T = 1, but only among the query features.
-        Of `running_features` a KV cache keeps only the latest token's, for `previous`.
+        x: (B, T, C) float32 or float64, the layer's normalized input.
+        previous: key features of the preceding token, each (B|1, H|1, 1), when
+        x continues a sequence (KV cache). Add it to cumulative sums
+        (`running_sum`). Query features that are equal for all tokens may have T
+        = 1. Of `running_features` a KV cache keeps only the latest token's.
         """
         return (), ()
 
     def clamp_parameters_(self) -> None:
-        """Clamp parameters after an optimizer step; in forward it would zero their gradients."""
+        """Clamp after a step; in forward it would zero gradients."""
 
     def set_bidirectional(self) -> None:
         """Switch to bidirectional attention, for an encoder."""
         self.causal = False
 
     def split(self, q_features: tuple, k_features: tuple) -> list[tuple["Encoding", tuple, tuple]]:
-        """Return (part, its query features, its key features) for all parts."""
+        """Return (part, its query features, its key features) of all parts."""
         return [(self, q_features, k_features)]
 
 
 class WeightedDecay(Encoding):
-    """Base class of biases g_i (S_i - S_j): S decreases along the text, g_i >= 0 weighs the decay.
+    """Base class of biases g_i (S_i - S_j), S decreasing, weights g_i >= 0.
 
-    Query features (S, g), key features (S,). Differences are taken in float32, before any rounding.
-    The bidirectional form -g_i |S_i - S_j| is not a sum of products, so it has no factors.
+    Query features (S, g), key features (S,). Bidirectional: no factors.
     """
 
     triton_kind = "decay"
 
     @staticmethod
     def cumulative_sum(steps: Tensor, previous: tuple | None) -> Tensor:
-        """Return S (B, H, T), the cumulative sum of steps (B, T, H) that continues `previous`."""
+        """Return S (B, H, T), the sum of steps (B, T, H) from `previous` on."""
         s = running_sum(steps.mT.contiguous())
         return s if previous is None else s + previous[0]
 
@@ -172,8 +173,8 @@ class WeightedDecay(Encoding):
 
     def factors(self, q_features, k_features):
         (s_i, g_i), (s_j,) = q_features, k_features
-        # Centering S at the middle query halves its range and the rounding error in bf16. The
-        # center is not detached: the gradient of S sums to zero, as the exact gradient does.
+        # Centering S halves its rounding error in bf16. The center is not
+        # detached, so that the gradient of S sums to zero, as the exact one.
         center = s_i[..., s_i.size(-1) // 2, None]
         return (g_i * (s_i - center), None), (-g_i, s_j - center)
 
@@ -185,9 +186,9 @@ class WeightedDecay(Encoding):
 class Cable(WeightedDecay):
     """g_i (S_i - S_j), S = cumsum(-ReLU(x w_c)), g = Softplus(x w_s).
 
-    w_c and w_s are linear layers C -> H, N(0, 0.02), with zero biases. As printed, equations 5 and
-    7 make the bias positive. The paper's text (the bias penalizes distance, and is ALiBi for steps
-    of -1) and the authors' code make it decay, like here.
+    w_c and w_s are linear layers C -> H, N(0, 0.02), with zero biases. As
+    printed, equations 5 and 7 make the bias positive; the paper's text and the
+    authors' code make it decay.
     Source: Veisi et al. 2025 (CABLE), eqs. 2-7
     """
 
@@ -199,7 +200,6 @@ class Cable(WeightedDecay):
         self.weight = nn.Linear(channels, heads)  # w_s
 
     def features(self, x, pos, previous=None):
-        # One matrix product for both layers, so that x is read once.
         matrix = torch.cat([self.step.weight, self.weight.weight])  # (2 H, C)
         offset = torch.cat([self.step.bias, self.weight.bias])  # (2 H,)
         step, g = F.linear(x, matrix, offset).chunk(2, -1)  # (B, T, H) each
@@ -232,8 +232,8 @@ class CableNW(WeightedDecay):
 class Fox(WeightedDecay):
     """S_i - S_j, S = cumsum(log sigmoid(x w_f + b_f)), a forget gate per token and head.
 
-    Since -Softplus(z) = log sigmoid(-z), it is also the bias of CABLE's first version with the sign
-    of the weights flipped (eqs. 2-4 there; its printed eq. 4 has the other sign, like Cable).
+    It is also the bias of CABLE's first version (eqs. 2-4) with the sign of the
+    weights flipped, since -Softplus(z) = log sigmoid(-z).
     Source: Lin et al. 2025 (Forgetting Transformer); Veisi et al. 2025, version 1
     """
 
@@ -249,7 +249,7 @@ class Fox(WeightedDecay):
 
 
 class LogDecay(WeightedDecay):
-    """Base class of biases -log(b^2 + 1), b a WeightedDecay bias: a slower decay."""
+    """Base class of biases -log(b^2 + 1), b a WeightedDecay bias."""
 
     factors: None = None
     start_at_zero_: None = None  # there, the slope of the logarithm is 0
@@ -289,7 +289,7 @@ class NoPE(Encoding):
 class ALiBi(WeightedDecay):
     """-m_h d, fixed slopes m_h = 2^(-8n/H), n = 1..H.
 
-    If H is not a power of two, slopes are interleaved as in the paper. S = -pos, g = m.
+    If H is not a power of two, slopes are interleaved. S = -pos, g = m.
     Source: Press et al. 2021
     """
 
@@ -310,7 +310,7 @@ class ALiBi(WeightedDecay):
 
 
 class DistanceBias(Encoding):
-    """Base class of biases of the distance alone: subclasses define only `distance_bias`."""
+    """Base class of functions of the distance: define only `distance_bias`."""
 
     distance_bias: Callable[..., Tensor]
 
@@ -353,7 +353,7 @@ class Kerple(DistanceBias):
 class T5(DistanceBias):
     """r_h[bucket(d)], buckets exact up to half of them, then logarithmic up to max_distance.
 
-    All layers share r ~ N(0, 0.02). Bidirectional: half of the buckets are for later keys.
+    All layers share r ~ N(0, 0.02). Bidirectional: half are for later keys.
     Source: Raffel et al. 2020 (T5)
     """
 
@@ -401,8 +401,7 @@ class T5Clip(DistanceBias):
 class RoPE(Encoding):
     """Rotates the pair (q[n], q[n + R/2]) by the angle pos base^(-2n/R), n < R/2; keys likewise.
 
-    R is D, or with `percent` the first part of the columns; the others keep what they hold. Logits
-    depend on the distance alone. Pairs are half of R apart, as in Llama and GPT-NeoX.
+    R is D, or `percent` of it. Pairs are half of R apart, as in Llama.
     Source: Su et al. 2024 (RoFormer), eq. 34
     """
 
@@ -419,7 +418,7 @@ class RoPE(Encoding):
         self.rotated_percent = percent
 
     def frequencies(self, width: int, device: torch.device) -> Tensor:
-        """Return radians per token of each pair of `width` rotated columns: (R/2,) float64."""
+        """Return radians per token of each of width/2 pairs, float64."""
         return frequencies(width, self.base, device)
 
     def rotate(self, q, k, pos, q_features=(), k_features=()):
@@ -439,7 +438,7 @@ class RoPE(Encoding):
 class Learnable(Encoding):
     """x + P[pos], P a learnable table with L rows.
 
-    GPT-2's own encoding, P ~ N(0, 0.02). Longer sequences raise an error; tables print "—".
+    P ~ N(0, 0.02). Longer sequences raise an error; tables print "—".
     Source: Radford et al. 2019 (GPT-2)
     """
 
@@ -458,7 +457,7 @@ class Learnable(Encoding):
 class Sinusoidal(Encoding):
     """sqrt(C) x + [sin, cos](pos / 10000^(2n/C)), n < C/2.
 
-    Without sqrt(C), embeddings that start at 0.02 would be negligible next to the sines.
+    Without sqrt(C), embeddings of 0.02 would be negligible next to the sines.
     Source: Vaswani et al. 2017, sections 3.4 and 3.5
     """
 
@@ -470,28 +469,28 @@ class Sinusoidal(Encoding):
 
 
 def accepts_grouped_keys(encoding: Encoding) -> bool:
-    """Return whether keys may have fewer heads than queries until attention itself."""
+    """Return whether attention itself may get fewer heads of keys."""
     return encoding.rotates_heads_alike or type(encoding).rotate is Encoding.rotate
 
 
 def alibi_exponents(heads: int) -> Tensor:
-    """Return x of the slopes 2^-x, (H,): for the largest P = 2^n <= H, then every second of 2P."""
+    """Return x of slopes 2^-x (H,): of P = 2^n <= H, then half of 2P's."""
     below = 1 << heads.bit_length() - 1
     n = torch.cat([torch.arange(1, below + 1), torch.arange(0.5, below)[: heads - below]])
     return 8 * n.double() / below
 
 
 def distances(keys: int, causal: bool, device: torch.device) -> Tensor:
-    """Return all distances between `keys` tokens, ascending, negative ones only if not causal."""
+    """Return all distances of `keys` tokens, ascending; causal: from 0."""
     return torch.arange(0 if causal else 1 - keys, keys, device=device, dtype=torch.float32)
 
 
 def rotate_pairs(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
-    """Return x (B, H, T, D) with the pairs (x[n], x[n + R/2]) rotated, n < R/2; dtype of x.
+    """Return x (B, H, T, D) with the pairs (x[n], x[n + R/2]) rotated.
 
-    sin and cos: (B|1, T, H|1, R/2) or (T, H|1, R/2), whose dtype is that of the arithmetic.
+    sin, cos: (B|1, T, H|1, R/2) or (T, H|1, R/2), in the arithmetic's dtype.
     """
-    # In the layer's memory layout (B, T, H, D), which attention returns: avoids a copy.
+    # The layer's memory layout (B, T, H, D) avoids a copy.
     columns = x.transpose(1, 2).to(sin.dtype)
     size = sin.size(-1)
     a, b = columns[..., :size], columns[..., size : 2 * size]
@@ -507,22 +506,21 @@ def frequencies(width: int, base: float, device: torch.device) -> Tensor:
 
 
 def sinusoids(pos: Tensor, width: int) -> Tensor:
-    """Return [sin, cos](pos / 10000^(2n/width)), n < width/2: (..., width) float64."""
+    """Return [sin, cos](pos / 10000^(2n/width)): (..., width) float64."""
     angle = pos.double()[..., None] * frequencies(width, 10_000, pos.device)
     return torch.cat([angle.sin(), angle.cos()], -1)
 
 
 def running_sum(x: Tensor) -> Tensor:
-    """Return x.cumsum(-1), computed by PyTorch's own kernel even in compiled code.
+    """Return x.cumsum(-1), by PyTorch's own kernel even in compiled code.
 
-    That of torch.compile is not deterministic on GPUs. Also, torch 2.11 fails to compile a scan of
-    a sum with a broadcast bias.
+    torch.compile's is not deterministic on GPUs, and in torch 2.11 may fail.
     """
     return torch.ops.posenc.running_sum(x) if x.size(-1) > 1 else x
 
 
 def _running_sum(x):
-    """Return x.cumsum(-1). Only for a single row, PyTorch's O(T^2) deterministic sum is needed."""
+    """Return x.cumsum(-1); only one row needs the deterministic O(T^2) sum."""
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode(mode if x.numel() == x.size(-1) else 0)
     try:

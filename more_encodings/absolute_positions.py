@@ -1,7 +1,7 @@
-"""Absolute positions: random ones during training, SHAPE and CAPE, and tables as a bias, DIET-ABS.
+"""Absolute positions: SHAPE, CAPE (random in training) and DIET-ABS (bias).
 
-In evaluation mode SHAPE and CAPE are `sinusoidal`. Random numbers are drawn per rank, so results
-depend on the world size. DIET-REL, from the paper of DIET-ABS, is `t5-clip` in posenc.py.
+In evaluation mode SHAPE and CAPE are `sinusoidal`. Random numbers are drawn per
+rank, so results depend on the world size. DIET-REL is `t5-clip`.
 """
 
 import torch
@@ -31,8 +31,9 @@ class SHAPE(Sinusoidal):
 class CAPE(Sinusoidal):
     """`sinusoidal` at (pos + G + U) s during training, with random shift G, jitter U and scale s.
 
-    Per sequence: G uniform in +-`shift`, ln s uniform in +-ln(1 + percent/100). Per token: U
-    uniform in +-1/2, which keeps the order. Positions are not centered, as in the paper for text.
+    Per sequence: G uniform in +-`shift`, ln s uniform in +-ln(1 + percent/100).
+    Per token: U uniform in +-1/2. Positions are not centered, as in the paper
+    for text.
     Source: Likhomanenko et al. 2021 (CAPE), section 3.1
     """
 
@@ -44,7 +45,8 @@ class CAPE(Sinusoidal):
 
     def embed(self, x, pos):
         if self.training:
-            # Uniform in [-1, 1): one number per sequence, per token, per sequence.
+            # Uniform in [-1, 1): one number per sequence, per token, per
+            # sequence.
             shift = torch.rand(len(x), 1, device=x.device) * 2 - 1
             jitter = torch.rand(len(x), len(pos), device=x.device) * 2 - 1
             log_scale = torch.rand(len(x), 1, device=x.device) * 2 - 1
@@ -56,7 +58,8 @@ class CAPE(Sinusoidal):
 class DIETAbs(Encoding):
     """P_Q[i] P_K[j], two learnable tables per head, L rows of `rank` numbers; rank = D by default.
 
-    Initialized to N(0, 0.02). Undefined beyond the training length, like `learnable`.
+    Initialized to N(0, 0.02). Undefined beyond the training length, like
+    `learnable`.
     Source: Chen et al. 2021 (DIET), eq. 1
     """
 

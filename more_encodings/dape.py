@@ -10,7 +10,8 @@ from posenc import Encoding
 class DAPE(Encoding):
     """f([A; B]), A the logits and B the bias of a pair in all heads, f an MLP 2H -> width -> H.
 
-    f has a LeakyReLU. Combine it with a bias, as in `dape+kerple`; alone, B is 0.
+    f has a LeakyReLU. Combine it with a bias, as in `dape+kerple`; alone, B is
+    0.
     Source: Zheng et al. 2024a (DAPE)
     """
 
@@ -28,7 +29,7 @@ class DAPE(Encoding):
         return self.convolve(self.output, hidden, mask)
 
     def convolve(self, layer: nn.Conv2d, x: Tensor, mask: Tensor) -> Tensor:
-        """Return the convolution of x (B, channels, T, S) with masked keys as zeros, dtype of x."""
+        """Convolve x (B, channels, T, S) with masked keys as zeros."""
         x = x.masked_fill(~mask, 0)
         bias = None if layer.bias is None else layer.bias.to(x.dtype)
         return F.conv2d(x, layer.weight.to(x.dtype), bias, padding=(0, self.kernel // 2))
@@ -37,8 +38,8 @@ class DAPE(Encoding):
 class DAPEv2(DAPE):
     """`dape` whose f is two convolutions along the keys, each over three of them.
 
-    Unlike in the published code, the hidden layer of masked keys is zero, too: no row depends on a
-    future key.
+    Unlike in the published code, no row depends on a future key: the hidden
+    layer of masked keys is zero, too.
     Source: Zheng et al. 2024b (DAPE V2)
     """
 

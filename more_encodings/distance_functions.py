@@ -1,6 +1,7 @@
 """Further functions of the distance: KERPLE's power variant, FIRE and MEP.
 
-MEP is the mean of several kernels, each the exponential of a bias of the distance.
+MEP is the mean of several kernels, each the exponential of a bias of the
+distance.
 """
 
 import math
@@ -39,8 +40,8 @@ class KerplePower(DistanceBias):
 class FIRE(Encoding):
     """f(psi(d) / psi(max(threshold, i))), psi(x) = log(abs(c) x + 1), f an MLP 1 -> width -> H.
 
-    f has a ReLU; c starts at 0.1; `threshold` is multiplied by a learnable factor that starts at 1.
-    Not a function of the distance alone. Bidirectional: max(i, j) replaces i.
+    f has a ReLU; c starts at 0.1; `threshold` has a learnable factor that
+    starts at 1. Bidirectional: max(i, j) replaces i.
     Source: Li et al. 2024 (FIRE), eqs. 5-7
     """
 
@@ -52,7 +53,7 @@ class FIRE(Encoding):
         self.threshold = threshold
         self.c = nn.Parameter(torch.tensor(0.1))
         self.multiplier = nn.Parameter(torch.tensor(1.0))
-        # Like torch.nn.Linear. With N(0, 0.02) and zero biases, half of the units would be dead.
+        # Like torch.nn.Linear; N(0, 0.02) and zero biases would kill half.
         self.w1 = nn.Parameter(torch.empty(width).uniform_(-1, 1))
         self.b1 = nn.Parameter(torch.empty(width).uniform_(-1, 1))
         self.w2 = nn.Parameter(torch.empty(heads, width).uniform_(-1, 1) / width**0.5)
@@ -70,7 +71,7 @@ class FIRE(Encoding):
         return (self.c.abs() * x).log1p()
 
     def normalizer(self, i: Tensor) -> Tensor:
-        """Return psi(max(threshold, i)), i the later position of query and key."""
+        """Return psi(max(threshold, i)), i the later position of both."""
         return self.psi(torch.maximum(i, (self.threshold * self.multiplier).abs()))
 
     def triton_bias(self, q_features, k_features, h):
@@ -79,10 +80,10 @@ class FIRE(Encoding):
         return "piecewise-linear", {"table": table, "g": g, "pieces": self.linear_pieces()}
 
     def linear_pieces(self) -> Tensor:
-        """Return f as a piecewise linear function, (H, 3, K), K a power of two above `width`.
+        """Return f's linear pieces, (H, 3, K), K a power of two above `width`.
 
-        [:, 0]: the ascending breakpoints (where a unit switches), padded with infinity to K;
-        [:, 1] and [:, 2]: slopes and intercepts of the pieces before, between and after them.
+        [:, 0]: ascending breakpoints, padded with infinity; [:, 1] and [:, 2]:
+        slopes and intercepts of the pieces before, between and after them.
         """
         count = 1 << len(self.w1).bit_length()
         with torch.no_grad():

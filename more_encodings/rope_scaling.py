@@ -1,7 +1,7 @@
-"""Variants of RoPE: p-RoPE, position interpolation, NTK-aware scaling, YaRN, Llama 3, xPos.
+"""RoPE's variants: p-RoPE, interpolation, NTK-aware, YaRN, Llama 3, xPos.
 
-All are variants of `rope` without parameters of their own, so that a trained `rope` can be
-evaluated or fine-tuned with them (train_gpt.py --init_from).
+They have no parameters, so that a trained `rope` can be evaluated or fine-tuned
+with them (train_gpt.py --init_from).
 """
 
 import math
@@ -16,7 +16,7 @@ from posenc import RoPE, frequencies
 class PRoPE(RoPE):
     """`rope` that rotates only the fastest `percent` of the pairs.
 
-    The other pairs carry content independent of the distance.
+    The others carry content independent of the distance.
     Source: Barbero et al. 2025 (p-RoPE)
     """
 
@@ -62,12 +62,12 @@ class NTKAware(PositionInterpolation):
 class YaRN(PositionInterpolation):
     """`rope-pi` for slow pairs only; queries and keys are multiplied by 0.1 ln(factor) + 1.
 
-    Pairs with at least 32 rotations within the training length are unchanged, pairs with less than
-    one are interpolated by `factor`, pairs in between use a mean of both frequencies. Its weights
-    are linear in the number of rotations, as the paper prints, or, with ramp=released, linear in
-    the pair's index, between whole indices, as in the authors' code and in transformers: use it for
-    models that were fine-tuned with these. Set `length` if the training length to scale from is
-    not that of this run.
+    Pairs with at least 32 rotations within the training length are unchanged,
+    pairs with less than one are interpolated by `factor`, pairs in between use
+    a mean of both frequencies. Weights are linear in the number of rotations,
+    as the paper prints, or, with ramp=released, in the pair's index, between
+    whole indices, as in the authors' code and in transformers. Set `length` if
+    the training length to scale from is not that of this run.
     Source: Peng et al. 2024 (YaRN), sections 3.2 and 3.4
     """
 
@@ -101,7 +101,7 @@ class YaRN(PositionInterpolation):
         return original * (kept + (1 - kept) / self.factor)
 
     def released_weights(self, width: int, device: torch.device) -> Tensor:
-        """Return the weights of the original frequencies with ramp=released, (width/2,) float64."""
+        """Return the weights of ramp=released, (width/2,) float64."""
 
         def pair_with(rotations):  # within the training length; the index is not an integer
             wavelength = self.length / (2 * math.pi * rotations)
@@ -118,9 +118,10 @@ class YaRN(PositionInterpolation):
 class Llama3(PositionInterpolation):
     """`rope` whose slow pairs are interpolated by `factor`, as in Llama 3.1.
 
-    Pairs with at least 4 rotations within the training length are unchanged, pairs with at most
-    one are interpolated, pairs in between use a mean of both frequencies, linear in the number of
-    rotations. Set `length` if the training length to scale from is not that of this run.
+    Pairs with at least 4 rotations within the training length are unchanged,
+    pairs with at most one are interpolated, pairs in between use a mean of both
+    frequencies, linear in the number of rotations. Set `length` if the training
+    length to scale from is not that of this run.
     Source: transformers' rope_type "llama3" with low_freq_factor 1 and high_freq_factor 4
     """
 
@@ -146,10 +147,7 @@ class Llama3(PositionInterpolation):
 
 
 def weights_by_rotations(original: Tensor, length: int, most: int) -> Tensor:
-    """Return the weights of original frequencies (N,) float64: 0 to 1 for 1 to `most` rotations.
-
-    Rotations are those within the training length in tokens.
-    """
+    """Return weights (N,): 0 to 1 for 1 to `most` rotations in `length`."""
     rotations = length * original / (2 * math.pi)
     return ((rotations - 1) / (most - 1)).clamp(0, 1)
 
@@ -157,8 +155,8 @@ def weights_by_rotations(original: Tensor, length: int, most: int) -> Tensor:
 class XPos(RoPE):
     """`rope` whose pair n decays by zeta_n^(d/512), zeta_n = (2n/D + 0.4) / 1.4, n < D/2.
 
-    Queries are multiplied by zeta^(pos/512), keys by zeta^(-pos/512), which float32 holds up to
-    32,768 positions; longer texts are refused.
+    Queries are multiplied by zeta^(pos/512), keys by zeta^(-pos/512), which
+    float32 holds up to 32,768 positions; longer texts are refused.
     Source: Sun et al. 2022 (xPos), arXiv 2212.10554
     """
 

@@ -10,16 +10,16 @@ from posenc import Encoding, frequencies, rotate_pairs, running_sum, sin_cos
 
 
 class RunningRotation(Encoding):
-    """Base class: rotates the pair (q[n], q[n + D/2]) by a running sum of `steps`; keys likewise.
+    """Base class: rotates pairs (q[n], q[n + D/2]) by a running sum of `steps`.
 
-    Its one feature is the sum (B, H, T, D/2) in float32, of which a cache keeps the latest.
+    Its one feature is the sum (B, H, T, D/2) in float32.
     """
 
     running_features = (0,)
     needs_head_dimension = True
 
     def steps(self, x: Tensor) -> Tensor:
-        """Return the angles that tokens add, (B, T, H, D/2), for x (B, T, C)."""
+        """Return the angles that tokens x (B, T, C) add, (B, T, H, D/2)."""
         raise NotImplementedError
 
     def features(self, x, pos, previous=None):
@@ -37,8 +37,8 @@ class RunningRotation(Encoding):
 class CARoPE(RunningRotation):
     """Angle of pair n: the sum of f^n over the tokens so far, f = 1 / (1 + Softplus(x W)), n >= 1.
 
-    W: C -> H, N(0, 0.02): one base per token and head, near 0.6 at the start. `rope` has the same
-    base for all tokens, 10000^(-2/D), to the power n - 1.
+    W: C -> H, N(0, 0.02): one base per token and head, near 0.6 at the start.
+    `rope` has the same base for all tokens, 10000^(-2/D), to the power n - 1.
     Source: Veisi et al. 2025 (CARoPE), arXiv 2507.23083
     """
 
@@ -58,8 +58,9 @@ class CARoPE(RunningRotation):
 class SelectiveRoPE(RunningRotation):
     """Angle of pair n: 10000^(-2n/D) times the sum of (U V x)[n] + exp(b[n]) over tokens so far.
 
-    V: C -> 16 and U: 16 -> H D/2, N(0, 0.02); b = 0 at the start, so that it starts near `rope`.
-    The authors' short convolution along the text and their phase gate are not implemented.
+    V: C -> 16 and U: 16 -> H D/2, N(0, 0.02); b = 0 at the start, so that it
+    starts near `rope`. The authors' short convolution along the text and their
+    phase gate are not implemented.
     Source: Movahedi et al. 2025 (Selective RoPE), arXiv 2511.17388
     """
 
@@ -81,8 +82,9 @@ class SelectiveRoPE(RunningRotation):
 class PoPE(Encoding):
     """sum_n softplus(q_n) softplus(k_n) cos((i - j) base^(-n/D) - delta_n), n < D.
 
-    delta: learnable per head, within [-2 pi, 0], 0 at the start, added to the key's angle. Each
-    column becomes a sine and a cosine, so queries and keys are twice as wide as values.
+    delta: learnable per head, within [-2 pi, 0], 0 at the start, added to the
+    key's angle. Each column becomes a sine and a cosine, so queries and keys
+    are twice as wide as values.
     Source: Gopalakrishnan et al. 2025 (PoPE), arXiv 2509.10534
     """
 

@@ -1,4 +1,4 @@
-"""Encodings on some heads only: the options `heads` and `heads_percent` of other encodings."""
+"""Encodings on some heads only: the options `heads` and `heads_percent`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +12,10 @@ from posenc import Encoding, RoPE
 
 
 class SomeHeads(Encoding):
-    """An encoding on the first `count` heads, as in `cable:heads=2`; no effect on the other heads.
+    """An encoding on the first `count` heads only, as in `cable:heads=2`.
 
-    encoding: with the parameters of `count` heads. Features per head are padded with zeros.
+    encoding: with the parameters of `count` heads. Features per head are padded
+    with zeros.
     """
 
     shared_options = ("heads", "heads_percent")
@@ -44,14 +45,14 @@ class SomeHeads(Encoding):
 
     @staticmethod
     def supports(wrapped: type[Encoding]) -> bool:
-        """Return whether a class acts on queries, keys or biases, and on nothing else."""
+        """Return whether a class acts only on queries, keys or biases."""
         acts = wrapped.rotate is not Encoding.rotate or wrapped.bias is not None
         acts = acts and wrapped.embed is Encoding.embed and wrapped.logits_transform is None
         return acts and not wrapped.needs_head_dimension
 
     @staticmethod
     def problems(name: str, options: dict) -> list[str]:
-        """Return a line for each problem of the options of the encoding `name`."""
+        """Return a line for each problem of the options of `name`."""
         problems = []
         if options.get("heads_percent", 1) > 100:
             problems.append(f"{name}: heads_percent is {options['heads_percent']}: use 1 to 100")
@@ -63,9 +64,9 @@ class SomeHeads(Encoding):
     def wrap(
         cls, wrapped: type[Encoding], make: Callable[[int], Encoding], options: dict, heads: int
     ) -> Encoding:
-        """Return the encoding on some of `heads` heads; make(n) returns an instance of n heads.
+        """Return the encoding on some heads; make(n) returns one of n heads.
 
-        Buffers are those of the first of all heads. RoPE rotates the other heads by 0 itself.
+        Buffers are of the first of all heads. RoPE rotates others by 0 itself.
         """
         count = options.get("heads") or max(1, heads * options["heads_percent"] // 100)
         if count > heads:
@@ -121,7 +122,7 @@ class SomeHeads(Encoding):
         return kind, {name: self._pad(x, head_dims.get(name, 1)) for name, x in tensors.items()}
 
     def zero_others(self, x: Tensor) -> Tensor:
-        """Return x (B|1, H|1, T) with zeros for the other heads, (B|1, H, T)."""
+        """Return x (B|1, H|1, T) as (B|1, H, T), with zeros for others."""
         return self._pad(x[:, : self.count], 1)
 
     def clamp_parameters_(self):
@@ -132,11 +133,11 @@ class SomeHeads(Encoding):
         return tuple(x[:, : self.count] for x in features)
 
     def _padded(self, features: tuple) -> tuple:
-        """Return features with zeros for the other heads; one head stands for all."""
+        """Return features with zeros for others; one head stands for all."""
         return tuple(x if x.size(1) == 1 else self._pad(x, 1) for x in features)
 
     def _pad(self, x: Tensor, dim: int) -> Tensor:
-        """Return a tensor of one or `count` heads along `dim` with zeros for the other heads."""
+        """Return x, one or `count` heads along `dim`, with zeros for others."""
         sizes = list(x.shape)
         sizes[dim] = self.count
         x = x.expand(sizes)
@@ -145,14 +146,11 @@ class SomeHeads(Encoding):
 
 
 def unwrap(encoding: Encoding) -> Encoding:
-    """Return an encoding that acts on some heads without its wrapper; others as they are."""
+    """Return an encoding without its wrapper."""
     return encoding.encoding if isinstance(encoding, SomeHeads) else encoding
 
 
 def _join_heads(first: Tensor, rest: Tensor) -> Tensor:
-    """Return (B, H, T, D) of two groups of heads, in a layer's memory layout (B, T, H, D).
-
-    The second group gets zeros as the columns that only the first one has.
-    """
+    """Return (B, H, T, D), in memory (B, T, H, D); pad `rest` with columns."""
     rest = F.pad(rest, (0, first.size(-1) - rest.size(-1)))
     return torch.cat([first.transpose(1, 2), rest.transpose(1, 2)], 2).transpose(1, 2)

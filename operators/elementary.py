@@ -5,9 +5,9 @@ from torch import Tensor
 
 
 def sin_cos(angle: Tensor, radius: float = 1.0, dtype=torch.float32) -> tuple[Tensor, Tensor]:
-    """Return radius times sines and cosines of angles (..., T, N) float64, as dtype; no gradient.
+    """Return radius times sines, cosines of angles (..., T, N) float64.
 
-    An operator, because torch.compile would compute them in float64 for each head and sequence.
+    No gradients. torch.compile would compute float64 per head and sequence.
     """
     if angle.size(-2) > 1 and dtype == torch.float32:
         return torch.ops.posenc.circle(angle, radius)
@@ -27,7 +27,7 @@ def _sin_cos(angle, radius):
 
 
 def register(name, schema, function, fake, backward=None, setup_context=None):
-    """Register the operator posenc::name, unless a copy of its file in an exported model did."""
+    """Register posenc::name, unless a copy in an exported model did."""
     if hasattr(torch.ops.posenc, name):
         return
     operator = torch.library.custom_op(f"posenc::{name}", function, mutates_args=(), schema=schema)

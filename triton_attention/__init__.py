@@ -1,6 +1,6 @@
 """Triton kernels for attention with a bias: the attention path "triton".
 
-Importing this package registers the path; its first use imports Triton and the kernels:
+Importing this package registers the path; its first use imports Triton:
 
     interface      fused_attention and its checks; what a user of the kernels imports
     bias           kinds of biases; building one from an encoding
@@ -10,8 +10,8 @@ Importing this package registers the path; its first use imports Triton and the 
     kernels        the Triton kernels
     flex           PyTorch's FlexAttention: the attention path "flex", for training
 
-Without a GPU the kernels run, slowly, in Triton's interpreter: set TRITON_INTERPRET=1 before Triton
-is imported. The tests compare them with the formulas in float64.
+Without a GPU the kernels run, slowly, in Triton's interpreter: set
+TRITON_INTERPRET=1 before Triton is imported.
 """
 
 import torch
@@ -22,7 +22,7 @@ from attention import BiasInputs
 from errors import InputError
 from posenc import Encoding
 
-# An exported folder has a copy of this file, not the package. torch.compile cannot trace globals().
+# An exported folder has only this file. torch.compile cannot trace globals().
 IN_EXPORT = "__path__" not in globals()
 
 
@@ -34,7 +34,7 @@ def supports(encoding: Encoding) -> bool:
 
 
 def load():
-    """Return the module `interface`. Raise InputError if Triton is missing or cannot run here."""
+    """Return the module `interface`; InputError if Triton cannot run here."""
     if IN_EXPORT:
         raise InputError("attention: the triton path is not included in exported folders: use auto")
     try:
@@ -53,7 +53,7 @@ def load():
 
 
 def check(encoding: Encoding) -> None:
-    """Raise InputError if the kernels cannot compute an encoding, or cannot run on this machine."""
+    """Raise InputError if the kernels cannot compute an encoding here."""
     if not supports(encoding):
         raise InputError(
             f"attention: triton cannot compute the bias of {type(encoding).__name__}: "
@@ -63,7 +63,7 @@ def check(encoding: Encoding) -> None:
 
 
 def compute(q, k, v, bias_inputs: BiasInputs, scale, mask_spec, packed_qkv=None) -> Tensor:
-    """Compute attention with the Triton kernels; arguments as in `attention.attend`."""
+    """Compute attention by the kernels; arguments of `attention.attend`."""
     interface = load()
     bias = interface.bias_from_encoding(*bias_inputs, q.size(1))
     mask = mask_spec.causal, mask_spec.window_size, mask_spec.skip_tolerance

@@ -10,9 +10,8 @@ For a query at position i and a key at position j, with d = i - j:
 
 S and g are float32, and S_i - S_j is taken before anything is rounded.
 
-In bidirectional attention S_i - S_j becomes -|S_i - S_j|, a table has an entry for each sign of d,
-as T5's encoder needs, and g_i of a piecewise-linear bias becomes that of the later token,
-g_max(i, j).
+In bidirectional attention S_i - S_j becomes -|S_i - S_j|, a table has entries
+for both signs of d, and a piecewise-linear bias uses g_max(i, j).
 """
 
 from dataclasses import dataclass
@@ -28,17 +27,17 @@ KINDS = ("none", "decay", "log-decay", "distance", "piecewise-linear")
 
 @dataclass
 class Bias:
-    """The bias of all heads. All tensors are float32; gradients flow to all but the ends of pieces.
+    """The bias of all heads, in float32; only ends of pieces get no gradients.
 
-    s_i: (B|1, H|1, T), S of the queries, and s_j: (B|1, H|1, S), S of the keys, for decays.
+    s_i: (B|1, H|1, T), s_j: (B|1, H|1, S), S of queries and keys, for decays.
     g: (B|1, H|1, T|1), for decays and piecewise-linear.
-    table: (H|1, N), for distance and piecewise-linear. If causal, N >= S and the entries are for
-        distances from 0 on; else N = 2 S - 1 and they are for distances from -(S - 1) on.
-    pieces: (H, 3, K), for piecewise-linear, K a power of 2: the K - 1 ascending ends of the pieces,
-        filled up with infinity; slopes; intercepts.
+    table: (H|1, N), for distance and piecewise-linear. If causal, N >= S and
+        entries start at distance 0; else N = 2 S - 1 and at -(S - 1).
+    pieces: (H, 3, K), for piecewise-linear, K a power of 2: the K - 1 ascending
+        ends of the pieces, then infinity; slopes; intercepts.
 
-    For piecewise-linear, g and the table are not negative, g never increases with the position, and
-    the table never decreases with |d| and is the same for d and -d.
+    For piecewise-linear, g and the table are >= 0, g never increases with the
+    position, and the table is even in d and never decreases with |d|.
     """
 
     kind: str = "none"
@@ -51,7 +50,7 @@ class Bias:
     def expand_features(
         self, B: int, H: int, T: int, S: int, unused: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return s_i (B, H, T), g (B, H, T) and s_j (B, H, S), float32; `unused` for None."""
+        """Return s_i, g (B, H, T) and s_j (B, H, S); `unused` for None."""
 
         def expand(x: Tensor | None, length: int) -> Tensor:
             return unused if x is None else x.float().expand(B, H, length)
@@ -62,7 +61,7 @@ class Bias:
 def bias_from_encoding(
     encoding: Encoding, q_features: tuple, k_features: tuple, heads: int
 ) -> Bias:
-    """Return the bias of an encoding for the features that `encoding.features` returned."""
+    """Return the bias of an encoding for its features."""
     if encoding.bias is None:
         return Bias()
     assert encoding.triton_bias is not None, "the kernels do not support the encoding"

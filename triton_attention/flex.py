@@ -2,9 +2,9 @@
 
     import triton_attention.flex  # registers the path
 
-PyTorch's FlexAttention compiles a kernel for the encoding's own formula (`Encoding.bias`), forward
-and, on GPUs, backward. It does not fit calls without gradients: not compiled, it would hold all
-logits, and it would be compiled again for each length.
+PyTorch's FlexAttention compiles a kernel for the encoding's own formula
+(`Encoding.bias`), forward and, on GPUs, backward. It does not fit calls without
+gradients: it would be compiled for each length, or hold all logits.
 """
 
 import functools
@@ -25,7 +25,7 @@ def check(encoding: Encoding) -> None:
             f"the flex attention path cannot compute {type(encoding).__name__}, because it acts on "
             "full rows of logits: use auto or dense"
         )
-    # When torch.compile traces the path, its block mask is a constant. Not a decorator: it imports
+    # The block mask is a constant for torch.compile. A decorator would import
     # the compiler, which takes seconds.
     torch.compiler.assume_constant_result(_block_mask)
 
@@ -36,7 +36,7 @@ def fits(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> bool:
 
 
 def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None) -> Tensor:
-    """Compute attention by FlexAttention; arguments as in `attention.attend`."""
+    """Compute attention by FlexAttention; arguments of `attention.attend`."""
     run = _compiled() if q.is_cuda and not torch.compiler.is_compiling() else _flex_attention
     return run(q, k, v, bias_inputs, scale, mask_spec)
 
@@ -50,7 +50,7 @@ def _flex_attention(q, k, v, bias_inputs, scale, mask_spec):
     from torch.nn.attention import flex_attention
 
     encoding, q_features, k_features = bias_inputs
-    # FlexAttention computes no gradient of a tensor that score_mod indexes twice.
+    # No gradients flow to a tensor that score_mod indexes twice.
     k_features = tuple(feature.clone() for feature in k_features)
 
     def score_mod(score, b, h, i, j):
@@ -78,7 +78,7 @@ def _at(features, b, h, token):
 
 @functools.lru_cache(8)
 def _block_mask(causal, window_size, queries, keys, device):
-    """Return FlexAttention's block mask; the queries are the last of the keys."""
+    """Return the block mask; the queries are the last of the keys."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     def is_attended(b, h, i, j):

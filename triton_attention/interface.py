@@ -1,4 +1,4 @@
-"""fused_attention: attention with a bias by the Triton kernels, for any tensors.
+"""fused_attention: attention with a bias by the Triton kernels.
 
 bias = Bias("decay", s_i=s, g=g, s_j=s)                  # or bias_from_encoding(...)
 y = fused_attention(q, k, v, bias, scale=D**-0.5)        # causal; q, k, v (B, H, T, D)
@@ -31,14 +31,15 @@ def fused_attention(
     skip_tolerance: float = SKIP_TOLERANCE,
     packed_qkv: Tensor | None = None,
 ) -> Tensor:
-    """Return softmax(q k^T scale + bias) v, differentiable in q, k, v and the bias.
+    """Return softmax(q k^T scale + bias) v, differentiable in all tensors.
 
-    q: (B, H, T, D), bfloat16, float16 or float32; the queries are the last T of the S tokens.
+    q: (B, H, T, D), bfloat16, float16 or float32; the queries are the last T of
+    the S tokens.
     k, v: (B, G, S, D), G a divisor of H: consecutive heads share them.
     bias: its gradients with respect to a table need T = S.
     scale: factor of the logits, usually D**-0.5.
-    causal, window_size, skip_tolerance: see attention.MaskSpec. Only decay biases skip tiles, and a
-        log-decay only at more than the default tolerance.
+    causal, window_size, skip_tolerance: see attention.MaskSpec. Only
+        decay biases skip tiles, log-decay only above the default tolerance.
     packed_qkv: see attention.attend.
     Returns (B, H, T, D) in the dtype of q, in memory (B, T, H, D).
     Raises InputError for arguments that the kernels do not support.

@@ -1,28 +1,28 @@
-"""Triton kernels of attention with a bias: forward, and backward by rows, columns and distances.
+"""Triton kernels of attention with a bias, forward and backward.
 
-operators.py launches them. The forward kernel computes, for z_ij = q_i k_j scale + b_ij,
+operators.py launches them. With z_ij = q_i k_j scale + b_ij, forward computes
 
     y_i = sum_j exp(z_ij - lse_i) v_j,    lse_i = log sum_j exp(z_ij)
 
-and stores y and lse. The backward kernels recompute the weights p_ij = exp(z_ij - lse_i) from lse:
+and stores y and lse. Backward recomputes the weights p_ij = exp(z_ij - lse_i):
 
     attention_backward_rows       walks along rows: dq, dg, dS_i and delta
     attention_backward_columns    walks along columns: dk, dv, dS_j
-    attention_backward_distances  walks along diagonals: gradients of tables and of pieces
+    attention_backward_distances  walks along diagonals: tables and pieces
 
-Nothing has the shape (T, T), and nothing is accumulated with atomics, so results are deterministic.
+Nothing has the shape (T, T). Without atomics, results are deterministic.
 
-To keep the inner loops short, tiles in which every query attends to every key run first, in a loop
-without masks; exponentials, logarithms, LSE and biases have base 2, as the hardware; a column's
-tile is transposed, (N, M), so that its products stay in registers; and numbers without a gradient,
-such as ALiBi's slopes, cost no time.
+To keep the inner loops short, tiles in which every query attends to every key
+run first, without masks; exponentials, logarithms, LSE and biases have base 2,
+as the hardware; and numbers without a gradient cost no time.
 
-Exact gradients of a row's logits sum to zero, so in a causal decay bias S_i gets no gradient from
-its row.
+Exact gradients of a row's logits sum to zero, so in a causal decay bias S_i
+gets no gradient from its row.
 
-B: sequences; H: heads; T: queries, the last T of the S tokens; S: keys; D: head dimension;
-M: queries of a tile; N: keys of a tile. t: index of a query among queries; i, j: positions of a
-query and a key among keys; d = i - j. The strides of a tensor are x_b, x_h and x_t, in elements.
+B: sequences; H: heads; T: queries, the last of the S keys; D: head dimension;
+M, N: queries and keys of a tile. t: index of a query among queries; i, j:
+positions of a query and a key among keys; d = i - j. The strides of a tensor
+are x_b, x_h and x_t, in elements.
 """
 
 # Triton cannot compile "kind in (DECAY, LOG_DECAY)".
@@ -51,18 +51,17 @@ def _bias_tile(
     i, j, s_i, g, s_j, table, pieces, first_piece, last_piece, S, window_size,
     NUM_PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile of b = f(g_i x_ij) in base 2, of f'(g_i x_ij) and of x_ij, float32.
+    """Return tiles of b = f(g_i x_ij) in base 2, f'(g_i x_ij) and x_ij, f32.
 
-    i, s_i, g: along one side of the tile, (M, 1) or (1, M). j, s_j: along the other, (1, N) or
-    (N, 1). x is the difference S_i - S_j, or the table's entry of the distance. A bidirectional
-    piecewise-linear bias passes the keys' g as s_j. Only kinds with a g have f' and x.
-    masked: some queries must not attend to some keys; there b is -inf.
-    first_piece, last_piece: from `_piece_range`.
+    i, s_i, g: (M, 1) or (1, M). j, s_j: (1, N) or (N, 1). x is S_i - S_j, or
+    the table's entry of the distance. A bidirectional piecewise-linear bias
+    passes the keys' g as s_j. Only kinds with a g have f' and x. masked: b is
+    -inf where a query must not attend to a key.
     """
     x = 0.0
     b = 0.0
     slope = 1.0
-    # Rows and columns past the end are never stored, but their table entries must exist.
+    # Table entries must exist also past the end, where nothing is stored.
     d = tl.minimum(i, S - 1) - tl.minimum(j, S - 1)
     if not causal:
         d += S - 1  # the table starts at distance -(S - 1)
@@ -99,11 +98,11 @@ def _piece_range(
     kind: tl.constexpr, causal: tl.constexpr, table, pieces, num_distances, g, g_t, t, T, i, j,
     M: tl.constexpr, N: tl.constexpr, NUM_PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Return the first and the last piece that a tile of M queries and N keys needs.
+    """Return the first and the last piece that a tile needs.
 
-    t, i: index and position of the tile's first query. j: position of its first key. The corners of
-    the tile give the smallest and the largest g x, because the table never decreases with the
-    distance and g never increases.
+    t, i: index and position of the tile's first query. j: position of its first
+    key. The tile's corners have the extremes of g x, because the table never
+    decreases with the distance and g never increases.
     """
     if kind != PIECEWISE_LINEAR:
         return 0, 0
@@ -126,7 +125,7 @@ def _piece_range(
 
 @triton.jit
 def _find_piece(r, pieces, NUM_PIECES: tl.constexpr):
-    """Return how many of the NUM_PIECES - 1 ascending ends are below r, by bisection."""
+    """Return how many of the ascending ends are below r, by bisection."""
     piece = (r * 0).to(tl.int32)
     for level in tl.static_range(1, 11):  # operators.MAX_PIECES = 2**10
         step = NUM_PIECES >> level
@@ -137,7 +136,7 @@ def _find_piece(r, pieces, NUM_PIECES: tl.constexpr):
 
 @triton.jit
 def _evaluate_pieces(r, pieces, first_piece, last_piece, NUM_PIECES: tl.constexpr):
-    """Return slope and value at each r. Every r is in a piece of the range, mostly one or a few."""
+    """Return slope and value at each r, all within a short range of pieces."""
     slope = tl.zeros(r.shape, tl.float32) + tl.load(pieces + NUM_PIECES + first_piece)
     value = slope * r + tl.load(pieces + 2 * NUM_PIECES + first_piece)
     for piece in range(first_piece + 1, last_piece + 1):
@@ -150,7 +149,7 @@ def _evaluate_pieces(r, pieces, first_piece, last_piece, NUM_PIECES: tl.constexp
 
 @triton.jit
 def _load_tile(x, rows, count, stride, channels, D: tl.constexpr, all_inside: tl.constexpr = False):
-    """Load rows of a matrix (count, D); zeros past its ends: (len(rows), len(channels)).
+    """Load rows of a matrix (count, D), zeros past its ends.
 
     all_inside: every row exists, so full rows are loaded without a mask.
     """
@@ -176,7 +175,7 @@ def _store_tile(x, y, rows, count, stride, channels, D: tl.constexpr):
 
 @triton.jit
 def _dot(a, b, precision: tl.constexpr):
-    """Return a b in float32. The interpreter cannot multiply bfloat16, so it gets float32."""
+    """Return a b in float32; the interpreter cannot multiply bfloat16."""
     if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=precision)
     return tl.dot(a, b, input_precision=precision)
@@ -184,7 +183,7 @@ def _dot(a, b, precision: tl.constexpr):
 
 @triton.jit
 def _log2(x):
-    """Return log2 with an error of 2^-22, in one instruction; in the interpreter, the exact one."""
+    """Return log2 in one instruction, error 2^-22; exact in the interpreter."""
     if INTERPRETED:
         return tl.log2(x)
     return libdevice.fast_log2f(x)
@@ -192,7 +191,7 @@ def _log2(x):
 
 @triton.jit
 def _load_vector(x, indices, count, stride, used: tl.constexpr, all_inside: tl.constexpr = False):
-    """Load one number per token; zeros past the end, or if the kind of bias does not use them."""
+    """Load one number per token; zeros past the end, or if unused."""
     if used:
         if all_inside:
             return tl.load(x + indices * stride)
@@ -204,8 +203,8 @@ def _load_vector(x, indices, count, stride, used: tl.constexpr, all_inside: tl.c
 def _partial_sums(x, M: tl.constexpr, N: tl.constexpr):
     """Return the sums over the columns n of (M, N) with equal n % 8: (M, 8).
 
-    In the layout of matrix products one thread has all columns of such a sum, so a loop needs no
-    communication between threads; one sum after the loop adds the eight up.
+    In the layout of matrix products one thread has all columns of such a sum,
+    so loops need no communication between threads.
     """
     return tl.sum(tl.reshape(x, (M, N // 8, 8)), 1)
 
@@ -230,15 +229,17 @@ def attention_forward(
 
     Grid: (tiles of queries, B H).
 
-    Q: (B, H, T, D), K, V: (B, H / SHARED, S, D), bf16, f16 or f32: SHARED heads have the same key.
-    S_I, G: (B, H, T), S_J: (B, H, S), f32; unused ones are empty with strides of 0. TABLE:
-    (H, num_distances), f32. PIECES: (H, 3, NUM_PIECES), f32: ends, slopes, intercepts. KEPT_TILES:
-    (1 or 2, B, H, tiles of queries), int32, in units of SKIP_KEYS keys: where the keys to read
-    begin and, if not causal, where they end.
+    Q: (B, H, T, D), K, V: (B, H / SHARED, S, D), bf16, f16 or f32: SHARED heads
+    have the same key.
+    S_I, G: (B, H, T), S_J: (B, H, S), f32; unused ones are empty with strides
+    of 0. TABLE: (H, num_distances), f32. PIECES: (H, 3, NUM_PIECES), f32: ends,
+    slopes, intercepts. KEPT_TILES: (1 or 2, B, H, tiles of queries), int32, in
+    units of SKIP_KEYS keys: where the keys to read begin and, if not causal,
+    end.
     Y: output, in memory (B, T, H, D). LSE: output (B, H, T), f32, in base 2.
     window_size: in tokens. D_TILE: D rounded up to a power of 2.
     """
-    # Start with the longest rows: the programs that start last should be short.
+    # Start with the longest rows: the last programs should be short.
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     batch, head = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
     t = block * M + tl.arange(0, M)
@@ -291,7 +292,7 @@ def attention_forward(
                 TABLE, PIECES, first_piece, last_piece, S, window_size, NUM_PIECES,
             )  # fmt: skip
             z = _dot(q, tl.trans(k), precision) * (scale * LOG2E) + b  # (M, N)
-            # The maximum is finite also if no query of the tile attends to any key so far.
+            # Finite also if no query of the tile attends to any key so far.
             new_max = tl.maximum(tl.maximum(row_max, tl.max(z, 1)), -1e30)
             p = tl.exp2(z - new_max[:, None])
             rescale = tl.exp2(row_max - new_max)
@@ -320,14 +321,16 @@ def attention_backward_rows(
 
     Grid: (tiles of queries, B H). Inputs as in `attention_forward`.
 
-    DY: (B, H, T, D), gradient of the output. DQ: output, in memory (B, T, H, D) or a third of
-    (B, T, 3, H, D): grad_t is its stride from one token to the next. DS_I, DG: outputs (B, H, T),
-    f32, written if the kind of bias has such gradients and s_learns, g_learns.
-    DELTA: output (B, H, T), f32: sum_j p_ij (dy_i v_j), which the other kernels subtract.
+    DY: (B, H, T, D), gradient of the output. DQ: output, in memory (B, T, H, D)
+    or a third of (B, T, 3, H, D): grad_t is its stride from one token to the
+    next. DS_I, DG: outputs (B, H, T), f32, written if the kind of bias has such
+    gradients and s_learns, g_learns.
+    DELTA: output (B, H, T), f32: sum_j p_ij (dy_i v_j), which the other kernels
+    subtract.
 
-    delta equals dy y if y is exact; then the gradients of a row's logits sum to zero. In half
-    precision y is rounded and they do not. The residue would add up along columns and in the
-    running sums of a gate's gradient, so this kernel computes it and adds it to delta.
+    delta is dy y if y is exact; then the gradients of a row's logits sum to
+    zero. If y is rounded they do not, and the residue would add up along
+    columns and in a gate's running sums, so this kernel adds it to delta.
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     batch, head = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
@@ -338,7 +341,6 @@ def attention_backward_rows(
     uses_g: tl.constexpr = decays or kind == PIECEWISE_LINEAR
     bidirectional_pieces: tl.constexpr = kind == PIECEWISE_LINEAR and not causal
     grad_g: tl.constexpr = uses_g and g_learns
-    # In a causal decay bias the gradient of S_i by its row is zero.
     grad_s_i: tl.constexpr = s_learns and (kind == LOG_DECAY or (decays and not causal))
     needs_residue: tl.constexpr = (decays and s_learns and not grad_s_i) or kind == PIECEWISE_LINEAR
     K += batch * k_b + head // SHARED * k_h
@@ -427,15 +429,17 @@ def attention_backward_columns(
 ):  # fmt: skip
     """Compute dk, dv and dS_j of N keys of one head.
 
-    Grid: (tiles of keys, B H). Inputs as in `attention_backward_rows`, which has computed DELTA.
+    Grid: (tiles of keys, B H). Inputs as in `attention_backward_rows`, which
+    has computed DELTA.
 
-    DK, DV: outputs, in memory (B, S, H, D) or thirds of (B, S, 3, H, D), with a stride of grad_t
-    from one token to the next. DS_J: output (B, H, S), f32. For a bidirectional piecewise-linear
-    bias, DS_J is dg, and this kernel adds the gradients of later keys to it.
+    DK, DV: outputs, in memory (B, S, H, D) or thirds of (B, S, 3, H, D), with a
+    stride of grad_t from one token to the next. DS_J: output (B, H, S), f32;
+    for a bidirectional piecewise-linear bias it is dg, to which this adds
+    gradients of later keys.
     SKIP_QUERIES: queries of the tiles of KEPT_TILES.
 
-    Tiles are transposed, (N, M): a product of two tiles is the next product's left factor as it is,
-    in registers.
+    Tiles are transposed, (N, M): products of tiles are the next left factors as
+    they are, in registers.
     """
     batch, head = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
     j = tl.program_id(0) * N + tl.arange(0, N)
@@ -464,7 +468,7 @@ def attention_backward_columns(
     begin = tl.maximum(0, first_t - (0 if causal else window_size)) // M * M
     stop = tl.minimum(T, first_t + N + window_size)
     if skips_tiles:
-        # Find the first and the last tile of queries that reads these keys.
+        # The first and the last tile of queries that reads these keys.
         blocks = tl.cdiv(T, SKIP_QUERIES)
         KEPT_TILES += tl.program_id(1) * blocks
         first = blocks
@@ -482,8 +486,8 @@ def attention_backward_columns(
         stop = tl.minimum(T, last * SKIP_QUERIES)
         if not causal:
             begin = first * SKIP_QUERIES
-    # Every query from this one on attends to every key of the tile. Queries past the last one have
-    # no weights, and keys past the last one are not stored.
+    # Every query from this one on attends to every key of the tile; those past
+    # the end have no weights.
     unmasked_begin = begin
     if causal:
         diagonal_stop = (tl.maximum(0, first_t + N - 1) + M - 1) // M * M
@@ -538,15 +542,15 @@ def attention_backward_distances(
     D: tl.constexpr, D_TILE: tl.constexpr, N: tl.constexpr, SEQUENCES: tl.constexpr,
     SHARED: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """Sum the gradients of all tiles (N, N) of one head at one offset from the diagonal.
+    """Sum the gradients of one head's tiles (N, N) at one offset.
 
-    Tiles at the same offset hold the same distances. Grid: (offsets, H, parts of the batch); each
-    program covers SEQUENCES sequences. T = S. Inputs as in `attention_backward_columns`; G is the
-    same for all sequences.
+    Grid: (offsets, H, parts of the batch), SEQUENCES sequences each. T = S.
+    Inputs as in `attention_backward_columns`; G is the same for all sequences.
 
-    SUMS: output (parts, H, offsets, N, 2 N), f32, zeros at first. Row r of the sum is reversed and
-    shifted by N - 1 + r columns, so that each column holds one distance. D_PIECES: output (parts,
-    H, offsets, 2, NUM_PIECES), f32: gradients of slopes and intercepts of a piecewise-linear bias.
+    SUMS: output (parts, H, offsets, N, 2 N), f32, zeros at first. Row r of the
+    sum is reversed and shifted by N - 1 + r columns, so that each column holds
+    one distance. D_PIECES: output (parts, H, offsets, 2, NUM_PIECES), f32:
+    gradients of slopes and intercepts of a piecewise-linear bias.
     """
     blocks = tl.cdiv(T, N)
     # in tiles below the diagonal

@@ -1,7 +1,7 @@
 """PyTorch operators of the Triton kernels: posenc::attention and its backward.
 
-They launch the kernels and have shapes without data (fakes) and autograd, so torch.compile traces
-them without a graph break. `interface.fused_attention` checks the arguments.
+They have fakes and autograd, so torch.compile traces them without a graph
+break. `interface.fused_attention` checks the arguments.
 
 Arguments, as tensors without data where a kind of bias does not use them:
 
@@ -28,13 +28,13 @@ from triton_attention.bias import KINDS
 
 NO_WINDOW = 2**30  # tokens
 MAX_PIECES = 1_024  # what kernels._find_piece bisects
-# Sequences whose gradients by distance one program adds up. With more, they share the computation
-# of the bias; with fewer, more programs fill the GPU.
+# Sequences whose gradients by distance one program adds up: more share the
+# bias's computation, fewer leave more programs to fill the GPU.
 SEQUENCES = 8
 
 
 def _attention(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, window_size):
-    """Return the output (B, H, T, D) and the log-sum-exp (B, H, T) in base 2."""
+    """Return output (B, H, T, D) and log-sum-exp (B, H, T) in base 2."""
     q, k, v = _unpack(q, k, v)
     inputs = q, k, v, s_i, g, s_j, table, pieces
     y, lse = _attention_fake(*inputs, kept, kind, scale, causal, window_size)
@@ -56,9 +56,8 @@ def _attention_fake(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, caus
 def _attention_backward(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, *settings):
     """Return the gradients of q, k, v, s_i, g, s_j, table and pieces.
 
-    Those that do not exist are empty. Gradients of s_i, g and s_j have their expanded shapes.
-    settings end with s_learns, g_learns and table_learns: whether S, g, and table or pieces need
-    gradients.
+    Those that do not exist are empty; those of s_i, g and s_j are expanded.
+    settings end with s_learns, g_learns and table_learns (of table or pieces).
     """
     inputs = q, k, v, s_i, g, s_j, table, pieces
     grads = _attention_backward_fake(dy, y, lse, *inputs, kept, *settings)
@@ -68,12 +67,12 @@ def _attention_backward(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, *
 
 
 def _launch(kernel, grid: tuple[int, ...], *arguments, **settings) -> None:
-    """Launch a kernel. It has no type here: Triton's types do not describe a launch."""
+    """Launch a kernel, untyped: Triton's types do not describe a launch."""
     kernel[grid](*arguments, **settings)
 
 
 def _launch_backward(grads, dy, y, lse, inputs, kept, settings):
-    """Write the gradients that are not empty. inputs, grads: of q, k, v, ..., pieces."""
+    """Write the non-empty gradients; inputs, grads: of q, k, ..., pieces."""
     kind, scale, causal, window_size, s_learns, g_learns, table_learns = settings
     q, k, v, s_i, g, s_j, table, pieces = inputs
     dq, dk, dv = _unpack(*grads[:3])
@@ -136,7 +135,7 @@ def _launch_distances(
 
 def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, *settings):
     kind, _, causal, _, s_learns, g_learns, table_learns = settings
-    # The condition of kernels.attention_backward_rows, which fills ds_i if it is not empty.
+    # The condition of kernels.attention_backward_rows, which fills ds_i.
     s_i_learns = s_learns and (not causal or KINDS[kind] == "log-decay")
     if q.dim() == 4:
         qkv_grads = tuple(_empty_heads_last(x) for x in (q, k, v))
@@ -182,14 +181,14 @@ register("attention", schema, _attention, _attention_fake, _backward, _save)
 
 
 def _unpack(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values (B, H, T, D), also if q is packed, (B, T, 3, H, D)."""
+    """Return q, k and v (B, H, T, D), also of a packed q (B, T, 3, H, D)."""
     if q.dim() == 5:
         q, k, v = q.transpose(1, 3).unbind(2)
     return q, k, v
 
 
 def _sizes_and_strides(q, k, v, s_i, g, s_j, table, pieces):
-    """Return H, T, S and the table's length, and all strides; those of empty tensors are 0."""
+    """Return H, T, S, the table's length, and strides, 0 of empty tensors."""
     sizes = q.size(1), q.size(2), k.size(2), table.size(-1)
     strides = ()
     for x in (q, k, v, s_i, g, s_j):
@@ -198,7 +197,7 @@ def _sizes_and_strides(q, k, v, s_i, g, s_j, table, pieces):
 
 
 def kernel_settings(kernel, q, k, pieces, kind, causal, window_size):
-    """Return the compile-time settings of a kernel: forward, rows, columns or distances."""
+    """Return the compile-time settings of one of the four kernels."""
     M, N, warps, stages = tile_sizes.select(KINDS[kind], q.size(-1), q.dtype)[kernel]
     return {
         "kind": kind,
@@ -218,16 +217,13 @@ def kernel_settings(kernel, q, k, pieces, kind, causal, window_size):
 
 
 def _empty_heads_last(x: Tensor) -> Tensor:
-    """Return an uninitialized (B, H, T, D) that is (B, T, H, D) in memory, as layers have it."""
+    """Return an empty (B, H, T, D), in memory (B, T, H, D) as in layers."""
     return x.new_empty(x.transpose(1, 2).shape).transpose(1, 2)
 
 
 @contextlib.contextmanager
 def _device_of(q: Tensor):
-    """Make q's GPU the current one, where Triton launches.
-
-    Raises InputError if a program needs more than the GPU has.
-    """
+    """Make q's GPU current; InputError if a program needs more than it has."""
     try:
         with torch.cuda.device_of(q):
             yield
@@ -238,12 +234,9 @@ def _device_of(q: Tensor):
 
 
 def _sum_diagonals(sums: Tensor, T: int, causal: bool) -> Tensor:
-    """Return the gradient of each distance, from tiles' sums by distance (H, offsets, 2 N).
-
-    Returns (H, T), from distance 0 on, or (H, 2 T - 1), from -(T - 1) on.
-    """
+    """Return gradients (H, T | 2 T - 1) of distances from (H, offsets, 2 N)."""
     offsets, N = sums.size(1), sums.size(-1) // 2
-    # Of each tile, N distances end at its diagonal; the N after it belong to the next tile too.
+    # A tile's last N distances belong to the next tile, too.
     near, far = sums.split(N, -1)
     lines = F.pad(near, (0, 0, 0, 1)) + F.pad(far, (0, 0, 1, 0))  # (H, offsets + 1, N)
     by_distance = lines.flatten(1)

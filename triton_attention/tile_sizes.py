@@ -4,13 +4,12 @@ import torch
 
 
 def select(kind: str, head_dim: int, dtype: torch.dtype) -> dict[str, tuple[int, int, int, int]]:
-    """Return (queries, keys, warps, stages) of a program for each kernel a kind of bias launches.
+    """Return (queries, keys, warps, stages) of each kernel of a kind of bias.
 
-    For no bias and decay, at a head dimension of 64, they were chosen by time on an H100
-    (docs/performance.md); others by counting instructions. All fit into the 99 KB of an RTX 4090.
-
-    `forward` and `rows` have the same number of queries, and the keys of `rows` divide those of
-    `forward`, because tiles of `forward` are the units that can be skipped.
+    For no bias and decay, at a head dimension of 64, chosen by time on an H100
+    (docs/performance.md); others by counting instructions. All fit into the 99
+    KB of an RTX 4090. Tiles of `forward` are the units to skip, so `rows` has
+    as many queries, and its keys divide those of `forward`.
     """
     if dtype == torch.float32:
         return dict.fromkeys(("forward", "rows", "columns", "distances"), (32, 32, 4, 2))
@@ -26,7 +25,7 @@ def select(kind: str, head_dim: int, dtype: torch.dtype) -> dict[str, tuple[int,
     if kind == "decay":
         return {"forward": (64, 64, 4, 3), "rows": (64, 32, 4, 3), "columns": (64, 64, 4, 2)}
     if kind == "distance":
-        # The pipeline also prefetches one number of the table per pair, so it has fewer stages.
+        # Fewer stages, because they also prefetch the table.
         forward, columns = (128, 64, 8, 2), (32, 128, 4, 2)
     else:
         forward, columns = (128, 64, 8, 3), (64, 128, 8, 2)

@@ -1,11 +1,12 @@
 """Tile skipping: which tiles of keys cannot matter to a tile of queries.
 
-A bias that decays makes distant keys negligible. The kernels skip tiles of keys from the left, and
-in bidirectional attention also from the right, as long as the skipped tiles together hold at most
-`skip_tolerance` of every row's weight, whatever their keys are.
+A bias that decays makes distant keys negligible. The kernels skip tiles of keys
+from the left, and in bidirectional attention also from the right, that together
+hold at most `skip_tolerance` of every row's weight.
 
-The proof needs no logits: a weight is at most exp(|q| |k| scale + the largest bias in the tile),
-and the sum of a row is at least the weight of the query's own key, whose bias is 0.
+The proof needs no logits: a weight is at most exp(|q| |k| scale + the largest
+bias in the tile), and the sum of a row is at least the weight of the query's
+own key, whose bias is 0.
 """
 
 import torch
@@ -19,7 +20,7 @@ from triton_attention.bias import Bias
 
 
 def can_skip(kind: str, tolerance: float) -> bool:
-    """Return whether to look for tiles to skip; not for a log-decay at the default tolerance."""
+    """Return whether to look; not for a log-decay at the default tolerance."""
     if kind == "decay":
         return tolerance > 0
     return kind == "log-decay" and tolerance > SKIP_TOLERANCE
@@ -29,7 +30,7 @@ def can_skip(kind: str, tolerance: float) -> bool:
 def skipped_fraction(
     q: Tensor, k: Tensor, bias: Bias, scale: float, causal: bool, skip_tolerance: float
 ) -> float:
-    """Return the fraction of tiles in the mask that `fused_attention` skips; arguments as there."""
+    """Return the fraction of tiles in the mask that `fused_attention` skips."""
     (B, H, T, D), S = q.shape, k.size(2)
     if not can_skip(bias.kind, skip_tolerance):
         return 0.0
@@ -62,12 +63,13 @@ def kept_tiles(
 ) -> Tensor:
     """Return which tiles of keys each tile of queries has to read.
 
-    The other tiles together hold at most `tolerance` of every row's weight; in bidirectional
+    Others hold at most `tolerance` of every row's weight; in bidirectional
     attention half of it on each side.
 
-    q: (B, H, T, D). k: (B, G, S, D). kind: decay or log-decay. s_i, g: (B, H, T). s_j: (B, H, S).
-    Returns (1 or 2, B, H, tiles of queries), int32: the index of the first tile of keys and, if not
-    causal, the index after the last one.
+    q: (B, H, T, D). k: (B, G, S, D). kind: decay or log-decay. s_i, g: (B, H,
+    T). s_j: (B, H, S). Returns (1 or 2, B, H, tiles of queries), int32: the
+    index of the first tile of keys and, if not causal, the index after the last
+    one.
     """
     M, N, *_ = tile_sizes.select(kind, q.size(-1), q.dtype)["forward"]
     T, S = q.size(2), k.size(2)
@@ -89,7 +91,8 @@ def kept_tiles(
     )
     tile_count = per_query_tile[0].size(-1)
     kept = []
-    # Chunks of rows bound the memory, which is quadratic in the number of tiles.
+    # Chunks of rows bound the memory, which is quadratic in the number of
+    # tiles.
     for rows in torch.arange(tile_count, device=q.device).split(256):
         min_s_i, max_s_i, min_g, max_g, max_q_norm, min_own = (
             x[:, :, rows, None] for x in per_query_tile
@@ -100,15 +103,15 @@ def kept_tiles(
         max_bias = torch.where(max_difference < 0, min_g, max_g) * max_difference
         if kind == "log-decay":
             max_bias = -max_bias.clamp(max=0).square().log1p()
-        # Upper bound on the weight of a tile as a fraction of the row's sum. It is at least N in a
-        # tile with the key of one of its queries: no side is skipped past the diagonal.
+        # Upper bound on a tile's fraction of the row's weight. On the diagonal
+        # it is at least N: no side is skipped past it.
         weight = N * (max_q_norm * max_k_norm * scale + max_bias - min_own).exp()
         kept.append(_count_kept(weight, tolerance_per_side, causal))
     return torch.cat(kept, -1)
 
 
 def _count_kept(weight: Tensor, tolerance: float, causal: bool) -> Tensor:
-    """Return the kept range of tiles (1 or 2, B, H, rows), for weights (B, H, rows, tiles)."""
+    """Return the range (1 or 2, B, H, rows), weight (B, H, rows, tiles)."""
     skipped_left = (running_sum(weight) <= tolerance).sum(-1, dtype=torch.int32)
     if causal:
         return skipped_left[None]
