@@ -40,9 +40,9 @@ from text_data.tokenizer import GPT2_VOCABULARY, first_characters
 DATASET = "HuggingFaceFW/fineweb-edu"
 PRETOKENIZED = "kjj0/finewebedu10B-gpt2"
 SHARD_NAME = re.compile(r".+_(?P<split>train|val)_(?P<index>\d+)\.bin")
-# For bpe:N. Tokens do not cross the pieces into which GPT-2 splits text: words with a space,
-# punctuation, numbers. These have 4.1 to 5.2 characters on average in English books, encyclopedias
-# and technical documents.
+# For bpe:N. Tokens do not cross the words, punctuation and numbers into which
+# GPT-2 splits text. These have 4.1 to 5.2 characters on average in English
+# books, encyclopedias and technical documents.
 CHARACTERS_PER_TOKEN = 6
 
 
@@ -114,7 +114,8 @@ def tokenize_rows(config: Config) -> None:
     writer = preparation.writer("val", later_split="train", max_shards=config.shards)
     last = writer.shards[-1] if writer.shards else None
     if not writer.full and last and last["tokens"] == config.shard_tokens:
-        # A full last shard: the preparation ended at --shards, not at the end of the text.
+        # A full last shard: the preparation ended at --shards, not at the end
+        # of the text.
         preparation.meta.content["complete"] = False
     start = writer.source_states[-1] if writer.source_states else (0, (0, 0))
     rows = read_rows(resume_from=start, on_state=writer.save_source_state)
@@ -123,10 +124,10 @@ def tokenize_rows(config: Config) -> None:
 
 
 def texts_after_val(texts: Iterator[str], shard_tokens: int) -> Iterator[str]:
-    """Return the texts after the split `val`, the first shard, to train a tokenizer on.
+    """Return the texts after the split `val`, to train a tokenizer on.
 
-    Where `val` ends depends on the tokenizer, so the texts are skipped that start within the first
-    CHARACTERS_PER_TOKEN * shard_tokens characters.
+    Where `val` ends depends on the tokenizer: skips the texts that start within
+    the first CHARACTERS_PER_TOKEN * shard_tokens characters.
     """
     for _ in first_characters(texts, CHARACTERS_PER_TOKEN * shard_tokens):
         pass

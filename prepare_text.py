@@ -29,7 +29,7 @@ from errors import InputError
 from text_data import shards, text_sources, tokenization
 
 TEXT_CHECK_BYTES = 8192  # read to decide whether a file is text
-# Suffixes of files that are skipped in folders whatever their content.
+# Files that are skipped in folders whatever their content.
 MARKUP = {".htm", ".html", ".mhtml", ".rtf", ".svg", ".xhtml", ".xml"}
 DOCUMENTS = {".pdf", ".ps"}  # which may start as text; others have NUL bytes
 CONVERT = "convert it to UTF-8 (iconv -f latin1 -t utf-8), or leave it out"
@@ -97,7 +97,7 @@ def main(argv=None):
 def find_sources(sources: list[str], out_dir: str) -> list[Path]:
     """Return the text files and tables in `sources`, without shards in out_dir.
 
-    Raises InputError for a file passed by name that is neither text nor a table.
+    Raises InputError for a file passed by name that is neither.
     """
     files = text_sources.find_files(
         sources, skip_reason, "text, jsonl or parquet", exclude=Path(out_dir)
@@ -113,7 +113,7 @@ def find_sources(sources: list[str], out_dir: str) -> list[Path]:
 
 
 def skip_reason(path: Path) -> str | None:
-    """Return why a file of a folder is skipped, and what to do about it; None: it is read."""
+    """Return why a file of a folder is skipped and what to do, or None."""
     if text_sources.table_format(path):
         return None
     if path.suffix.lower() in MARKUP:
@@ -128,7 +128,7 @@ def has_tables(files: list[Path]) -> bool:
 
 
 def not_text(path: Path) -> str | None:
-    """Return why a file is not text, and what to do; None if it starts with UTF-8 without NUL."""
+    """Return why a file is not UTF-8 text without NUL, and what to do, or None."""
     with open(path, "rb") as file:
         head = file.read(TEXT_CHECK_BYTES)
     # Unless the whole file was read, its last character may be incomplete.
@@ -157,7 +157,7 @@ def split_documents(train_files: list[Path], val_files: list[Path], config: Conf
 
 
 def documents_of(path: Path, text_column: str):
-    """Yield the pieces of each document in a file: a row of a table, or the whole text."""
+    """Yield the pieces of each document: a row of a table, or the whole text."""
     if text_sources.table_format(path):
         for _, text in text_sources.read_rows(str(path), text_column, [path]):
             yield text_sources.split_text(text)
@@ -166,7 +166,7 @@ def documents_of(path: Path, text_column: str):
 
 
 def next_line_start(path: Path, fraction: float) -> int:
-    """Return the offset in bytes of the first line that starts after this fraction of a file."""
+    """Return the offset of the first line after this fraction of the bytes."""
     with open(path, "rb") as file:
         file.seek(int(fraction * path.stat().st_size))
         file.readline()
@@ -174,10 +174,10 @@ def next_line_start(path: Path, fraction: float) -> int:
 
 
 def read_text(path: Path, start: int, stop: int):
-    """Yield the text between two byte offsets of a file in pieces that end at a line break.
+    """Yield the text between byte offsets, in pieces that end at a line break.
 
-    A piece without a line break ends at the end of a character.
-    Raises InputError for text that is not UTF-8.
+    A piece without a line break ends at the end of a character. Raises
+    InputError for text that is not UTF-8.
     """
     with open(path, "rb") as file:
         file.seek(start)

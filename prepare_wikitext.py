@@ -26,7 +26,7 @@ from errors import InputError
 from text_data import hub, shards, text_sources, tokenization
 
 HUB = "Salesforce/wikitext"
-# The names that files and the hub use -> the name of the split.
+# Names in files and on the hub -> the name of the split.
 SPLITS = {"train": "train", "valid": "val", "validation": "val", "val": "val", "test": "test"}
 TITLE = re.compile(r"= (?!= )\S.* =")  # does not match a section, "= = Section = ="
 
@@ -96,9 +96,9 @@ def main(argv=None):
 
 
 def find_splits(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each split in `folder`, by their names; print which are missing.
+    """Return the files of each split, by their names; print which are missing.
 
-    Raises InputError if the folder has no such file, or more than one text file for a split.
+    Raises InputError if there is none, or more than one text file for a split.
     """
     if not folder.is_dir():
         raise InputError(
@@ -136,10 +136,10 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
 
 
 def read_articles(name: str, files, remedy: str):
-    """Yield the text of every article of a split; arguments as `text_sources.read_rows`.
+    """Yield the text of each article of a split, as `text_sources.read_rows`.
 
-    A row is a line. A blank line is "" on the hub and " " in the files. In the text it is always
-    " \\n".
+    A row is a line. A blank line is "" on the hub and " " in the files. In the
+    text it is always " \\n".
     """
     rows = text_sources.read_rows(
         name, "text", files, remedy=remedy, column_remedy="name the column of lines text"

@@ -1,13 +1,13 @@
-"""Data loader: cut token shards into windows, order them, and move batches to the device.
+"""Data loader: windows of token shards, their order, and batches on the device.
 
-    train = Windows(Shards("data/stdlib", "train"), length=256)  # windows of 257 tokens, 256 apart
+    train = Windows(Shards("data/stdlib", "train"), length=256)  # 257 tokens
     sampler = Sampler(len(train), seed=1)
     inputs, targets = train.batch(sampler.take(16))  # (16, 256) int64 each
 
     masked = MaskedWindows(shards, length=256, rate=0.15)  # for an encoder
     inputs, targets, masked_positions = masked.batch(numbers)
 
-`micro_batches` yields the batches of one rank, and `prefetch` reads them ahead in a thread.
+`micro_batches` yields the batches of one rank; `prefetch` reads them ahead.
 """
 
 from collections import deque
@@ -19,23 +19,24 @@ import torch
 from errors import InputError
 from text_data.shards import Shards
 
-# Tokens per forward pass of an evaluation, padding included. A longer text is one batch by itself.
+# Tokens per forward pass of an evaluation, padding included. A longer text is
+# one batch.
 BATCH_TOKENS = 16_384
 
 
 class Windows:
-    """Windows of length + 1 tokens, `length` apart.
+    """Windows of length + 1 tokens, `length` apart, none across two shards.
 
-    A window never spans two shards, and the remainder of a shard that fills no window is dropped.
-    Each token is a target at most once; a shard's first token and its dropped remainder never are.
-    Raises InputError if no window fits.
+    Each token is a target at most once. The first token of a shard and its
+    remainder, which fills no window, never are. Raises InputError if no window
+    fits.
     """
 
     def __init__(self, shards: Shards, length: int):
         self.shards = shards
         self.length = length
         per_shard = ((len(tokens) - 1) // length for tokens in shards.tokens)
-        # Number of the first window of each shard; the last entry is the number of windows.
+        # Number of each shard's first window, then the number of windows.
         self.first = np.cumsum([0, *per_shard])
         if not len(self):
             raise InputError(
@@ -47,7 +48,7 @@ class Windows:
         return int(self.first[-1])
 
     def locate(self, number: int) -> tuple[int, int]:
-        """Return the shard of a window, counted from 0, and the offset of its first token there."""
+        """Return the shard of a window and the offset of its first token there."""
         shard = int(np.searchsorted(self.first, number, "right")) - 1
         return shard, (int(number) - int(self.first[shard])) * self.length
 
@@ -61,7 +62,7 @@ class Windows:
         return self.shards.padded_vocab_size
 
     def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
-        """Return inputs and targets of the windows with these numbers, as `read_windows` does.
+        """Return inputs and targets of these windows, as `read_windows` does.
 
         seed: used by subclasses whose batches are random.
         """
@@ -69,7 +70,7 @@ class Windows:
 
 
 class MaskedWindows(Windows):
-    """Windows for masked language modeling, with a fraction `rate` of the tokens as targets."""
+    """Windows for masked language modeling, with targets at a fraction `rate`."""
 
     def __init__(self, shards: Shards, length: int, rate: float):
         super().__init__(shards, length)
@@ -81,9 +82,10 @@ class MaskedWindows(Windows):
         return masked_count(self.length, self.rate)
 
     def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
-        """Return inputs, targets and masked positions, as `read_masked_windows` does.
+        """Return inputs, targets, masked positions, as `read_masked_windows`
+        does.
 
-        seed: non-negative integers; another seed masks other tokens of the same windows.
+        seed: non-negative integers; another seed masks other tokens.
         """
         return read_masked_windows(
             self.shards, map(self.locate, numbers), self.length, self.rate, seed
@@ -91,10 +93,10 @@ class MaskedWindows(Windows):
 
 
 def read_windows(shards: Shards, positions, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return inputs and targets of the windows at these positions, two (n, length) int64 tensors.
+    """Return inputs and targets of windows, two (n, length) int64 tensors.
 
-    positions: n pairs (shard, offset of the window's first token).
-    Raises InputError, with shard and offset, for a token outside the vocabulary.
+    positions: n pairs (shard, offset of the window's first token). Raises
+    InputError, with shard and offset, for a token outside the vocabulary.
     """
     positions = list(positions)
     for shard, offset in positions:  # a network disk then serves all windows at once
@@ -114,21 +116,22 @@ def read_windows(shards: Shards, positions, length: int) -> tuple[torch.Tensor, 
 
 
 def masked_count(length: int, rate: float) -> int:
-    """Return how many of `length` tokens are masked at this rate, at least one."""
+    """Return how many of `length` tokens are masked, at least one."""
     return max(1, round(rate * length))
 
 
 def read_masked_windows(
     shards: Shards, positions, length: int, rate: float, mask_seed: tuple[int, ...] = ()
 ) -> tuple[torch.Tensor, ...]:
-    """Return inputs (n, length), targets (n, t) and masked positions (n, t), all int64.
+    """Return inputs (n, length), targets and masked positions (n, t), int64.
 
-    t = masked_count(length, rate) tokens of each window are chosen at random, in ascending order.
-    In the inputs 80% of them become <|mask|> (the first id after the vocabulary), 10% become a
-    random token, and 10% stay as they are (Devlin et al. 2019, section 3.1).
+    t = masked_count(length, rate) random tokens of each window, in ascending
+    order. In the inputs 80% of them become <|mask|> (the first id after the
+    vocabulary), 10% a random token, and 10% stay (Devlin et al. 2019, section
+    3.1).
 
-    The random numbers depend only on mask_seed and the window's position, so the result is the
-    same for every batch size and world size. Arguments and errors are those of `read_windows`.
+    Random numbers depend only on mask_seed and the window's position, not on
+    batch size and world size. Other arguments and errors: `read_windows`.
     """
     positions = list(positions)
     tokens, _ = read_windows(shards, positions, length)
@@ -148,9 +151,9 @@ def read_masked_windows(
 
 
 class Sampler:
-    """The order of training: one permutation of all windows per epoch, drawn from (seed, epoch).
+    """The order of training: a permutation of all windows per (seed, epoch).
 
-    Its state is two integers, `epoch` and `index` within it, so a run can resume at any step.
+    Its state is `epoch` and `index` within it, so a run can resume at any step.
     Raises InputError for an index that the data does not have.
     """
 
@@ -167,7 +170,7 @@ class Sampler:
         self._shuffle()
 
     def take(self, count: int) -> np.ndarray:
-        """Return the next `count` window numbers, (count,) int64, across the end of an epoch."""
+        """Return the next `count` window numbers, int64, across epochs."""
         taken = []
         while count:
             part = self.order[self.index : self.index + count]
@@ -194,11 +197,11 @@ def micro_batches(
 ):
     """Yield the micro-batches of one rank, without end.
 
-    A step takes the sampler's next `sequences` windows whatever the world size. Each rank takes an
-    equal, contiguous part of them and reads it `micro_batch` windows at a time.
+    A step takes the sampler's next `sequences` windows. Each rank takes an
+    equal, contiguous part of them, and reads `micro_batch` windows at a time.
 
-    Yields (window numbers, *tensors of `windows.batch`, sampler state after the step), where the
-    state is {"epoch": int, "index": int}.
+    Yields (window numbers, *tensors of `windows.batch`, sampler state after the
+    step), where the state is {"epoch": int, "index": int}.
     """
     per_rank = sequences // world_size
     while True:
@@ -211,9 +214,9 @@ def micro_batches(
 
 
 def prefetch(batches, device: torch.device, depth: int = 2):
-    """Yield the items of `batches`, read `depth` items ahead by a thread, with tensors on `device`.
+    """Yield `batches` with tensors on `device`, read `depth` ahead by a thread.
 
-    For a GPU, the thread copies each tensor to pinned memory, and the transfer is asynchronous.
+    For a GPU, the thread pins the tensors, and the transfer is asynchronous.
     """
     pin = device.type == "cuda"
 
@@ -221,7 +224,8 @@ def prefetch(batches, device: torch.device, depth: int = 2):
         item = next(batches)
         if not pin:
             return item
-        # A strided view would first be copied to pageable memory, and the host would wait for it.
+        # A strided view would be copied to pageable memory first, and the host
+        # would wait.
         return [x.contiguous().pin_memory() if isinstance(x, torch.Tensor) else x for x in item]
 
     def to_device(x):
@@ -240,9 +244,9 @@ def prefetch(batches, device: torch.device, depth: int = 2):
 
 
 def rank_share(numbers: np.ndarray, rank: int, world_size: int) -> tuple[np.ndarray, int]:
-    """Return a rank's part of the numbers, of the same length on all ranks, and how many count.
+    """Return a rank's part, equally long on all ranks, and how many count.
 
-    The last ranks may have fewer than others; their parts end with padding, which does not count.
+    Parts of the last ranks may end with padding, which does not count.
     """
     size = -(-len(numbers) // world_size)
     own = numbers[rank * size : (rank + 1) * size]
@@ -250,5 +254,5 @@ def rank_share(numbers: np.ndarray, rank: int, world_size: int) -> tuple[np.ndar
 
 
 def evenly_spaced(total: int, count: int) -> np.ndarray:
-    """Return min(count, total) of the numbers 0 .. total - 1, evenly spaced, as int64."""
+    """Return min(count, total) evenly spaced numbers below total, int64."""
     return np.linspace(0, total, min(count, total), endpoint=False).astype(np.int64)

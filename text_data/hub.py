@@ -1,11 +1,11 @@
-"""Access to the Hugging Face hub: timeouts, pinned commits and errors of one line.
+"""Access to the Hugging Face hub: timeouts, pinned commits, one-line errors.
 
     data_set = PinnedDataset("HuggingFaceFW/fineweb-edu", "sample-10BT", None, remedy)
     file = open_file(data_set.files("train")[0])
     folder = download_model("gpt2", ["config.json", "*.safetensors"], remedy)
 
-The clients of Hugging Face repeat requests of files and of lists of files. `configure` gives every
-request a timeout, and refuses answers that are shorter than the hub announced, which the clients
+The clients of Hugging Face repeat failed requests. `configure` gives each one a
+timeout, and refuses answers that are shorter than announced, which the clients
 would take as the whole file.
 """
 
@@ -24,7 +24,7 @@ READ_ERRORS = (ValueError, OSError, EOFError, RecursionError, lzma.LZMAError, zl
 
 @functools.cache
 def configure() -> None:
-    """Set the timeout of all requests to HF_HUB_DOWNLOAD_TIMEOUT, and check answers' lengths."""
+    """Set HF_HUB_DOWNLOAD_TIMEOUT for all requests; check answers' lengths."""
     import huggingface_hub
     from huggingface_hub import constants
 
@@ -52,10 +52,9 @@ def http_library():
 
 
 class _LengthCheck:
-    """Raise the HTTP client's error for a broken connection if an answer has the wrong length.
+    """Raise a connection error for an answer of the wrong length.
 
-    The clients repeat the request then. Without the check, an answer that is too short looks like
-    the end of the file.
+    The clients repeat the request then, instead of taking it as the whole file.
     """
 
     def __init__(self):
@@ -93,9 +92,10 @@ class _LengthCheck:
 
 
 def find_dataset(repository: str, revision: str | None, remedy: str):
-    """Return the hub's description of a data set (sha, siblings) at a revision; None: the newest.
+    """Return the hub's description of a data set (sha, siblings).
 
-    Raises InputError with `remedy` if there is none, or if the hub cannot be reached.
+    revision: None: the newest. Raises InputError with `remedy` if there is
+    none, or if the hub cannot be reached.
     """
     import huggingface_hub
 
@@ -104,10 +104,11 @@ def find_dataset(repository: str, revision: str | None, remedy: str):
 
 
 class PinnedDataset:
-    """A data set on the hub at one commit, or in a local folder with the same layout.
+    """A data set at one commit of the hub, or in a folder of the same layout.
 
-    revision: of which `commit` is looked up; None: the newest. A resumed preparation sets `commit`
-    to that of its first run. source: what identifies the data set in meta.json.
+    revision: of which `commit` is looked up; None: the newest. A resumed
+    preparation sets `commit` to that of its first run. source: what identifies
+    the data set in meta.json.
     """
 
     def __init__(self, repository: str, config_name: str, revision: str | None, remedy: str):
@@ -121,7 +122,7 @@ class PinnedDataset:
 
     @functools.cached_property
     def commit(self) -> str | None:
-        """Commit on the hub; None for a folder. Raises InputError as `find_dataset` does."""
+        """Commit on the hub; None for a folder. Raises as `find_dataset`."""
         if Path(self.repository).is_dir():
             return None
         return find_dataset(self.repository, self.revision, self.remedy).sha
@@ -142,25 +143,25 @@ class PinnedDataset:
 
 
 def open_file(path: str):
-    """Return a file of `PinnedDataset.files`, whose reads are repeated after temporary errors."""
+    """Return one of `PinnedDataset.files`; its reads survive temporary errors."""
     from datasets.utils.file_utils import xopen
 
     return xopen(path, "rb")
 
 
 def load_table(options: dict, revision: str | None = None):
-    """Return a downloaded or cached table of the hub, a datasets.Dataset, and its commit.
+    """Return a downloaded or cached datasets.Dataset, and its commit.
 
-    options: the arguments of datasets.load_dataset. revision: a commit; None: the newest, or the
-    cached one if the hub cannot be reached.
-    Raises InputError if the table of another commit is cached and the hub cannot be reached.
+    options: of datasets.load_dataset. revision: a commit; None: the newest, or
+    the cached one if the hub cannot be reached. Raises InputError if only
+    another commit is cached then.
     """
     import datasets
 
     datasets.disable_progress_bars()
     pinned = {**options, "revision": revision} if revision else options
     table = datasets.load_dataset(**pinned)
-    # The clients do not return the commit; the folder of the cached table has its name.
+    # The clients do not return the commit: it names the cached table's folder.
     names = {Path(file["filename"]).parent.name for file in table.cache_files}
     commits = [name for name in names if re.fullmatch(r"[0-9a-f]{40}", name)]
     commit = commits[0] if len(commits) == 1 else None
@@ -173,11 +174,10 @@ def load_table(options: dict, revision: str | None = None):
 
 
 def download_model(repository: str, patterns: list[str], remedy: str) -> Path:
-    """Return the folder of a model's files, named after its commit; download what is not cached.
+    """Return the folder of a model's files, named after its commit.
 
-    patterns: of the files. In offline mode, and if the hub cannot be reached, the
-    cached files are used. Raises InputError with `remedy` if the model cannot be
-    downloaded and is not cached.
+    patterns: of the files. Downloads what is not cached. Raises InputError with
+    `remedy` if that fails, or in offline mode.
     """
     import huggingface_hub
 
@@ -187,10 +187,10 @@ def download_model(repository: str, patterns: list[str], remedy: str) -> Path:
 
 @contextlib.contextmanager
 def input_errors(name: str, remedy: str, is_local: bool = False):
-    """Raise an InputError of one line for data that is missing, corrupt or unreachable.
+    """Raise a one-line InputError for missing, corrupt or unreachable data.
 
-    It replaces what `datasets`, huggingface_hub and Python's readers raise inside the block.
-    name: of what is accessed. remedy: an alternative. is_local: whether the hub is not accessed.
+    It replaces what `datasets`, huggingface_hub and Python's readers raise.
+    name: of the data. remedy: an alternative. is_local: the hub is not used.
     """
     if not is_local:
         configure()

@@ -1,27 +1,30 @@
-"""Recall task: generated sequences in which earlier tokens determine some later ones.
+"""Recall task: sequences in which earlier tokens determine some later ones.
 
     train = RecallWindows(Shards("data/stdlib", "train"), length=64, sequences=153_600)
-    inputs, targets, positions = train.batch(numbers, (seed, epoch, index))  # positions that count
+    inputs, targets, positions = train.batch(numbers, (seed, epoch, index))
     tokens, positions = make_sequence(text, PASSAGE, "random", 10, 32, generator)
 
 Three kinds of sequences consist of symbols, the token ids below SYMBOLS:
 
-    passage       8 symbols, filler, the same 8 symbols; the last 6 of them count
-    associative   8 pairs of a key and a value, filler, the pairs in another order; the values count
-                  (multi-query associative recall, Arora et al. 2023, arXiv:2312.04927)
-    periodic      up to half a sequence of symbols, repeated to its end; all repeated symbols count.
-                  They are the curriculum: all sequences in the first half of the training, half of
-                  them afterwards, and none in validation
+    passage       8 symbols, filler, the same symbols; the last 6 count
+    associative   8 pairs of a key and a value, filler, the pairs in another
+                  order; the values count (multi-query associative recall,
+                  Arora et al. 2023, arXiv:2312.04927)
+    periodic      up to half a sequence, repeated to its end; all repeated
+                  symbols count. The curriculum: all sequences in the first
+                  half of training, then half of them; none in validation
 
-Filler is random symbols, or text whose tokens are replaced by symbols, other ones in each sequence.
-All symbols of a passage, of the pairs or of a period differ, and filler has none of them. So each
-counted token is the one that followed the only earlier copy of the token before it.
+Filler is random symbols, or text whose tokens are replaced by symbols, other
+ones in each sequence. Symbols of a passage, of the pairs or of a period all
+differ, and filler has none of them. So each counted token followed the only
+earlier copy of the token before it.
 
-The vocabulary has no further tokens: with tied embeddings, those that are never predicted delay
-learning (`rope`: from 350 steps to more than 900 with 320 embeddings).
+The vocabulary has no further tokens: with tied embeddings, those that are never
+predicted delay learning (`rope`: from 350 steps to more than 900 with 320
+embeddings).
 
-Sequences are a function of the seed, the training step and the window of text that they replace,
-like masks in data_loader.py: they depend on neither batch size nor world size.
+Sequences depend on the seed, the training step and the window of text that they
+replace, not on batch size and world size.
 """
 
 from dataclasses import dataclass
@@ -35,12 +38,13 @@ from text_data.data_loader import Windows
 from text_data.shards import VOCABULARY_MULTIPLE, Shards
 
 SYMBOLS = VOCABULARY_MULTIPLE
-# Loss terms of each sequence, a multiple of 6 and 8: equal numbers keep the mean loss independent
-# of how micro-batches and ranks share a step. Targets repeat if fewer count.
+# Loss terms of each sequence, a multiple of 6 and 8: equal numbers keep the
+# mean loss independent of micro-batches and ranks. Targets repeat if fewer
+# count.
 TARGETS = 48
-# The curriculum: up to this fraction of the training, all sequences are periodic; later, PERIODIC
-# of them. A network first learns to predict symbols that it has read, then which of them; random
-# filler would teach the opposite of the first step.
+# Up to this fraction of training, all sequences are periodic; later, PERIODIC
+# of them. A network first learns to predict symbols that it has read, then
+# which; random filler would teach the opposite of the first step.
 CURRICULUM = 0.5
 PERIODIC = 0.5
 SHORTEST_PERIOD = 4
@@ -50,7 +54,7 @@ FILLERS: tuple[Filler, ...] = ("random", "text")
 
 @dataclass(frozen=True)
 class Task:
-    """A block of symbols that returns: its length, and which tokens of its second copy count."""
+    """A block of symbols that returns; which tokens of its second copy count."""
 
     name: str
     tokens: int
@@ -65,10 +69,10 @@ SHORTEST_LENGTH = 2 * max(task.tokens for task in TASKS)
 
 
 class RecallWindows(Windows):
-    """Sequences of the recall task instead of windows of text, some with the text as filler.
+    """Sequences of the recall task in place of windows of text.
 
-    sequences: number of the whole training, over all epochs, which sets the end of the curriculum.
-    Raises InputError, besides that of `Windows`, if a sequence is too short for the task.
+    sequences: of the whole training, which sets the end of the curriculum.
+    Raises InputError also if a sequence is too short for the task.
     """
 
     def __init__(self, shards: Shards, length: int, sequences: int = 0):
@@ -89,10 +93,10 @@ class RecallWindows(Windows):
         return SYMBOLS
 
     def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
-        """Return inputs (n, length), targets (n, TARGETS) and their positions (n, TARGETS).
+        """Return inputs (n, length), targets and positions (n, TARGETS), int64.
 
-        All are int64. A target is the token after its position. seed: the sampler's seed, epoch and
-        index in training; () in validation.
+        A target is the token after its position. seed: the sampler's seed,
+        epoch and index in training; () in validation.
         """
         inputs, next_tokens = super().batch(numbers)
         texts = torch.cat([inputs, next_tokens[:, -1:]], 1).numpy()  # (n, length + 1)
@@ -108,7 +112,7 @@ class RecallWindows(Windows):
         return tokens[:, :-1], tokens.gather(1, positions + 1), positions
 
     def _periodic_fraction(self, *seed: int) -> float:
-        """Return the fraction of periodic sequences in this step of training; 0 in validation."""
+        """Return the fraction of periodic sequences now; 0 in validation."""
         if not seed:
             return 0.0
         _, epoch, index = seed
@@ -138,9 +142,9 @@ def make_sequence(
     distance: int,
     generator: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens, as many as in `text`, and the positions whose next tokens count.
+    """Return len(text) tokens, and the positions whose next tokens count.
 
-    The block of the task begins at `start`, its second copy `distance` tokens later.
+    The task's block begins at `start`, its copy `distance` tokens later.
     """
     symbols = generator.permutation(SYMBOLS)
     block, others = symbols[: task.tokens], symbols[task.tokens :]

@@ -1,19 +1,22 @@
-"""Token shards: the format of a prepared data set, and its writer, reader and verification.
+"""Token shards: the format of a data set, its writer, reader, verification.
 
     train = Shards("data/stdlib", "train")  # checked and opened
     train.tokens[0][:10]  # uint16, or uint32 for large vocabularies
 
-A data set is a folder with one file `{dataset}_{split}_{index:06d}.bin` per shard and `meta.json`.
+A data set is a folder with one file `{dataset}_{split}_{index:06d}.bin` per
+shard and `meta.json`.
 
-A shard has 256 int32 header words and then tokens, all little-endian. The header words are the
-magic number 20240520, the version, the number of tokens, and zeros. The tokens are uint16 in
-version 1 and uint32 in version 2, which is used for vocabularies above 65,536. llm.c and
-modded-nanogpt read version 1 and refuse other versions. Every document starts with <|endoftext|>.
+A shard has 256 int32 header words and then tokens, all little-endian. The
+header is the magic number 20240520, the version, the number of tokens, and
+zeros. Tokens are uint16 in version 1, and uint32 in version 2, for vocabularies
+above 65,536. llm.c and modded-nanogpt read version 1 only. Every document
+starts with <|endoftext|>.
 
-meta.json: dataset, tokenizer, vocab_size, source (what the data was prepared from), complete, and
-splits. Each split has its number of documents and tokens, and per shard: file, documents, tokens,
-sha256, next (the document and the token in it that follow the shard), and for streamed sources
-mark (the document, file and row from which the next shard can be read).
+meta.json: dataset, tokenizer, vocab_size, source (what the data was prepared
+from), complete, and splits. Each split has its number of documents and tokens,
+and per shard: file, documents, tokens, sha256, next (the document and its token
+that follow the shard), and for streamed sources mark (the document, file and
+row from which the next shard can be read).
 """
 
 import contextlib
@@ -60,7 +63,7 @@ SCHEMA = fields(
 
 
 def version_for(vocab_size: int) -> int:
-    """Return the version of shards that hold the tokens of a vocabulary of this size."""
+    """Return the version of shards for a vocabulary of this size."""
     return 1 if vocab_size <= 1 << 16 else 2
 
 
@@ -69,7 +72,7 @@ def make_header(version: int, tokens: int) -> bytes:
 
 
 def allow_open_files(count: int) -> None:
-    """Raise the process's limit of open files, of which shards need one each, by `count`.
+    """Raise the process's limit of open files by `count`, one per shard.
 
     Raises InputError if the system's own limit is lower.
     """
@@ -87,9 +90,10 @@ def allow_open_files(count: int) -> None:
 
 
 class TokenFile:
-    """The tokens of a checked file. A slice is read when it is used: (n,) uint16 or uint32.
+    """The tokens of a checked file, read when used: (n,) uint16 or uint32.
 
-    A memory-mapped file would kill the process (SIGBUS) if another program truncates it.
+    A memory map would kill the process (SIGBUS) if another program truncates
+    it.
     """
 
     def __init__(self, path: Path):
@@ -103,14 +107,14 @@ class TokenFile:
         return self.length
 
     def prefetch(self, start: int, count: int) -> None:
-        """Ask the system to read tokens that are used soon; returns at once, where it can."""
+        """Ask the system to read tokens ahead, where it can; return at once."""
         if hasattr(os, "posix_fadvise"):  # not on macOS
             first = HEADER_BYTES + start * self.dtype.itemsize
             size = count * self.dtype.itemsize
             os.posix_fadvise(self.file, first, size, os.POSIX_FADV_WILLNEED)
 
     def __getitem__(self, part: slice) -> np.ndarray:
-        """Return tokens, which threads may read at once. Raises InputError if they are gone."""
+        """Return tokens; safe in threads. Raises InputError if they are gone."""
         start, stop, step = part.indices(self.length)
         first = HEADER_BYTES + start * self.dtype.itemsize
         size = max(0, stop - start) * self.dtype.itemsize
@@ -135,7 +139,7 @@ def check_shard(
     sha256: str | None = None,
     version: int = 1,
 ) -> list[str]:
-    """Return the problem of a shard in a list of one line, or an empty list.
+    """Return the problem of a shard as a list of at most one line.
 
     tokens, sha256: compared with the file's unless None.
     """
@@ -157,7 +161,7 @@ def check_shard(
 
 
 def _check_header(header: bytes, size: int, tokens: int | None, version: int) -> str | None:
-    """Return what is wrong with a shard of `size` bytes, or None; arguments as `check_shard`."""
+    """Return what is wrong with a shard of `size` bytes, or None."""
     magic, found, count = struct.unpack_from("<3i", header.ljust(HEADER_BYTES, b"\0"))
     if len(header) < HEADER_BYTES or magic != MAGIC:
         return f"is not a shard (its first {HEADER_BYTES} bytes are not a shard header)"
@@ -173,15 +177,16 @@ def _check_header(header: bytes, size: int, tokens: int | None, version: int) ->
 
 
 class ShardWriter:
-    """Write the shards of a split, each atomically, and resume an interrupted preparation.
+    """Write the shards of a split, each atomically; resume a preparation.
 
-    split: of the first shard. shard_tokens: per shard; the last one may have fewer.
-    later_split: the split of all later shards; None: `split`. max_shards: stop after this many.
+    split: of the first shard. shard_tokens: per shard; the last may have fewer.
+    later_split: of all later shards; None: `split`. max_shards: stop after
+    them.
 
-    Documents must come in the same order on every run. `start` is (document, offset of a token in
-    it) of the first token that is not in a finished shard. `add` skips all tokens before it, so a
-    resumed run writes the same bytes as an uninterrupted one. If a shard that meta.json lists is
-    missing on disk, that shard and all later ones are written again.
+    Documents must come in the same order on every run. `start` is (document,
+    offset in it) of the first token that is not in a finished shard. `add`
+    skips earlier tokens, so a resumed run writes the same bytes. If a shard in
+    meta.json is missing on disk, it and all later ones are written again.
     """
 
     def __init__(
@@ -198,7 +203,7 @@ class ShardWriter:
         self.splits = (split, later_split or split)
         self.shards = self._finished_shards()
         self.start = tuple(self.shards[-1]["next"]) if self.shards else (0, 0)
-        # (document, state) pairs: the source can be read from `document` on, given `state`.
+        # (document, state) pairs: the source can be read from `document` on.
         self.source_states = [shard["mark"] for shard in self.shards[-1:] if "mark" in shard]
         self.version = version_for(meta.content["vocab_size"])
         self.buffer = np.empty(shard_tokens, dtype=TOKEN_TYPES[self.version])
@@ -207,7 +212,7 @@ class ShardWriter:
         self.document = 0  # the latest document
 
     def _finished_shards(self) -> list[dict]:
-        """Return the entries before the first missing file; remove the others from meta."""
+        """Return the entries before the first missing file; remove the others."""
         listed = {name: self.meta.shards_of(name) for name in self.splits}
 
         def is_finished(entry):
@@ -226,15 +231,15 @@ class ShardWriter:
         return self.max_shards is not None and len(self.shards) >= self.max_shards
 
     def save_source_state(self, document: int, state) -> None:
-        """Remember `state` (JSON), from which the source can be read starting at `document`.
+        """Remember a `state` (JSON) to read the source from `document` on.
 
-        The next shard stores the latest pair it can use, and a resumed writer has it in
-        `source_states`.
+        The next shard stores the latest pair that it can use, and a resumed
+        writer has it in `source_states`.
         """
         self.source_states.append((document, state))
 
     def add(self, document: int, offset: int, tokens: np.ndarray) -> None:
-        """Append the tokens of a document, given its number, from its token `offset` on."""
+        """Append the tokens of a document, from its token `offset` on."""
         if (document, offset + len(tokens)) <= self.start:
             return
         if document == self.start[0] and offset < self.start[1]:
@@ -258,7 +263,7 @@ class ShardWriter:
             self._flush((self.document + 1, 0))
 
     def _flush(self, next_token: tuple[int, int]) -> None:
-        """Write the buffer as a shard; next_token: (document, offset) of the first token after."""
+        """Write the buffer as a shard; next_token: the one after, as `start`."""
         split = self.splits[1] if self.shards else self.splits[0]
         file_name = f"{self.meta.content['dataset']}_{split}_{len(self.shards):06d}.bin"
         path = self.meta.folder / file_name
@@ -277,7 +282,8 @@ class ShardWriter:
         }
         usable = sum(document <= next_token[0] for document, _ in self.source_states)
         if usable:
-            # Keep the latest usable state: it may also be the latest one for the next shard.
+            # Keep the latest usable state: the next shard may have no later
+            # one.
             self.source_states = self.source_states[usable - 1 :]
             entry["mark"] = self.source_states[0]
         self.shards.append(entry)
@@ -288,11 +294,11 @@ class ShardWriter:
 
 
 class Meta:
-    """The meta.json of a data set during its preparation; `content` is what it holds.
+    """The meta.json of a data set in preparation; `content` is what it holds.
 
-    description: dataset, tokenizer, vocab_size and source. files: name and content of the
-    tokenizer's files, which are stored with meta.json.
-    Raises InputError if the folder holds other shards, or a data set with another description.
+    description: dataset, tokenizer, vocab_size and source. files: the
+    tokenizer's, content by name, stored next to it. Raises InputError if the
+    folder holds other shards, or a data set with another description.
     """
 
     def __init__(
@@ -323,7 +329,7 @@ class Meta:
         write_json(self.folder / META, self.content)
 
     def add_shard(self, split: str, entry: dict) -> None:
-        """List a shard that is on disk: {"file", "documents", "tokens", "sha256", ...}."""
+        """List a shard that is on disk; entry: "file", "documents", ..."""
         entries = [*self.shards_of(split), entry]
         self.list_shards(split, sorted(entries, key=lambda shard: shard["file"]))
 
@@ -332,14 +338,15 @@ class Meta:
         return self.content["splits"].get(split, {"shards": []})["shards"]
 
     def list_shards(self, split: str, entries: list[dict]) -> None:
-        """Replace the entries of a split, and count its documents and tokens."""
+        """Replace the entries of a split; count its documents and tokens."""
         totals = {key: sum(entry[key] for entry in entries) for key in ("documents", "tokens")}
         self.content["splits"][split] = {**totals, "shards": entries}
 
     def remove(self) -> None:
-        """Delete the shards, meta.json, the tokenizer, and the folder if it is empty then.
+        """Delete the shards, meta.json, tokenizer, and the folder if empty
+        then.
 
-        meta.json is deleted after the shards, so that no shard is left without a description.
+        meta.json goes after the shards, so that none is without a description.
         """
         for record in self.content["splits"].values():
             for entry in record["shards"]:
@@ -351,16 +358,17 @@ class Meta:
 
 
 class Shards:
-    """The shards of one split, opened after their headers and sizes are checked.
+    """The shards of one split, opened after their headers and sizes are
+    checked.
 
-    verify: "always" compares the shards with their SHA-256 in meta.json, "never" does not, and
-    "auto" does if all shards together have at most AUTO_VERIFY_BYTES.
+    verify: "always" compares the shards with their SHA-256 in meta.json,
+    "never" does not, "auto" does up to AUTO_VERIFY_BYTES in all.
 
-    Attributes: tokens (one TokenFile per shard), paths, total (number of tokens),
-    vocab_size, tokenizer, meta (the content of meta.json), sha256 (hash over the shards' hashes;
-    it identifies the data in records).
+    Attributes: tokens (one TokenFile per shard), paths, total (number of
+    tokens), vocab_size, tokenizer, meta (content of meta.json), sha256 (hash
+    over the shards' hashes, which identifies the data in records).
 
-    Raises InputError for a missing, empty or truncated shard, and for a hash mismatch.
+    Raises InputError for a missing, empty or truncated shard, and another hash.
     """
 
     def __init__(self, folder: str | Path, split: str, verify: str = "auto"):
@@ -410,7 +418,9 @@ class Shards:
 
     @property
     def tokenizer_files(self) -> dict[str, bytes]:
-        """Name and content of the tokenizer's files; none for tokenizers that a name identifies."""
+        """The tokenizer's files, content by name; none if its name identifies
+        it.
+        """
         return load_tokenizer(self.tokenizer, self.folder).files if "@" in self.tokenizer else {}
 
     @property
@@ -419,7 +429,7 @@ class Shards:
 
 
 def padded_size(vocab_size: int) -> int:
-    """Return the vocabulary size rounded up to a multiple of VOCABULARY_MULTIPLE: 257 -> 320."""
+    """Return the size rounded up to VOCABULARY_MULTIPLE: 257 -> 320."""
     return -(-vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
 
@@ -432,7 +442,7 @@ def read_meta(folder: str | Path, remedy: str) -> dict:
 
 
 def verify(folder: str | Path) -> None:
-    """Compare every shard in `folder` with its hash and print that all match.
+    """Compare every shard in `folder` with its hash; print that all match.
 
     Raises InputError with one line per problem.
     """

@@ -1,10 +1,10 @@
-"""Text sources: find files and read documents from text, tables and the Hugging Face hub.
+"""Text sources: find files, and read documents from text, tables and the hub.
 
     files = find_files(["crawl/"])  # .jsonl and .parquet files, also compressed
     for number, text in read_rows("crawl/", "text", files):
         ...
 
-Every order is fixed, so that an interrupted preparation resumes with the same documents.
+Every order is fixed: a resumed preparation reads the same documents.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ import msgspec
 from errors import InputError
 from text_data import hub
 
-# Characters of text tokenized at a time. This bounds memory, and keeps tiktoken's regular
-# expression fast on text without line breaks.
+# Characters of text tokenized at a time: bounds memory, and keeps tiktoken's
+# regular expression fast on text without line breaks.
 PIECE_CHARACTERS = 1 << 20
 ROWS_PER_READ = 256  # rows of a parquet file read at a time; reading resumes at every multiple
 SKIPPED_LISTED = 10  # skipped files that are printed; the others are counted
@@ -35,12 +35,12 @@ NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "
 
 
 def table_format(path: Path) -> str | None:
-    """Return the format of a table, compressed or not: json or parquet; None for other files."""
+    """Return json or parquet for a table, also compressed, else None."""
     return next((TABLES[suffix] for suffix in _suffixes(path) if suffix in TABLES), None)
 
 
 def not_a_table(path: Path) -> str | None:
-    """Return why a file is skipped where only tables are read; None for a table."""
+    """Return why a file is skipped where only tables are read, or None."""
     if table_format(path):
         return None
     return "not jsonl or parquet: prepare it with prepare_text.py, or convert it"
@@ -52,13 +52,13 @@ def find_files(
     kinds: str = "jsonl or parquet",
     exclude: Path | None = None,
 ) -> list[Path]:
-    """Return the files in `sources`, and those in its folders that are not skipped, sorted.
+    """Return the files in `sources`, and those in its folders, sorted.
 
-    Hidden files and files in the folder `exclude` are left out of folders; empty files in folders
-    are skipped.
-    skip_reason: returns "<why a file is skipped>: <what to do>", or None for a file to read.
-    kinds: the kinds of files that are read, for messages. Prints the first skipped files.
-    Raises InputError if a source does not exist or nothing is left.
+    In folders, hidden files, empty files and the folder `exclude` are left out.
+    skip_reason: returns "<why a file is skipped>: <what to do>", or None.
+    kinds: the kinds of files that are read, for messages. Prints the first
+    skipped files. Raises InputError if a source does not exist or nothing is
+    left.
     """
     missing = [source for source in sources if not Path(source).exists()]
     if missing:
@@ -88,7 +88,7 @@ def find_files(
 
 
 def fingerprint(files: list[Path]) -> str:
-    """Return a hash of the files' names, sizes, and first and last megabytes.
+    """Return a hash of the files' names, sizes, first and last megabytes.
 
     It recognizes the same sources when a preparation is resumed.
     """
@@ -106,7 +106,7 @@ def fingerprint(files: list[Path]) -> str:
 def standard_library_files() -> list[Path]:
     """Return the source files of this Python's standard library, sorted.
 
-    Tests are left out because many distributions remove them.
+    Without tests, which many distributions remove.
     """
     root = Path(sysconfig.get_path("stdlib"))
     files = [
@@ -120,7 +120,7 @@ def standard_library_files() -> list[Path]:
 
 
 def split_text(text: str):
-    """Yield a text in pieces of at most PIECE_CHARACTERS; an empty text is one empty piece."""
+    """Yield pieces of at most PIECE_CHARACTERS; one empty piece for ""."""
     for start in range(0, len(text) or 1, PIECE_CHARACTERS):
         yield text[start : start + PIECE_CHARACTERS]
 
@@ -135,10 +135,10 @@ def load_table(
 ) -> tuple[Any, str, str | None]:
     """Return rows, their name for messages, and the commit on the hub or None.
 
-    path: a JSON Lines or parquet file, the value of `flag`; its first `limit` rows are a list of
-    dictionaries with those of `columns` that a row has. None: load hub_table, the arguments of
-    datasets.load_dataset, at this revision, as a datasets.Dataset.
-    Raises InputError if it cannot be read or has no rows.
+    path: a JSON Lines or parquet file, the value of `flag`; its first `limit`
+    rows are a list of dictionaries with those of `columns` that a row has.
+    None: load hub_table, the arguments of datasets.load_dataset, as a
+    datasets.Dataset. Raises InputError if it cannot be read or has no rows.
     """
     if path is not None and not (table_format(Path(path)) and Path(path).is_file()):
         raise InputError(
@@ -169,14 +169,15 @@ def read_rows(
 ) -> Iterator[tuple[int, str]]:
     """Yield (number, text) of each row of local files, or of files on the hub.
 
-    name: of all files together, for messages. column: the column that holds the text, or several
-    names with commas between them, of which each row's first one counts; other columns are not
-    decoded. files: a function returns those on the hub.
-    on_state: called from time to time with (number of the next row, (its file, its row there)).
-    resume_from: such a pair. Reading continues there: earlier files are not read again.
-    column_remedy: what to do if there is no such column.
+    name: of all files together, for messages. column: of the text, or several
+    names with commas, of which a row's first one counts; others are not
+    decoded. files: a function returns those on the hub. on_state: called at
+    times with (number of the next row, (its file, its row there)). resume_from:
+    such a pair, to continue without reading earlier files. column_remedy: what
+    to do if there is no such column.
 
-    Raises InputError if a file cannot be fetched or read, or for a row without text in `column`.
+    Raises InputError if a file cannot be fetched or read, or for a row without
+    text in `column`.
     """
     is_local = not callable(files)
     columns = [*dict.fromkeys(name.strip() for name in column.split(","))]
@@ -201,7 +202,10 @@ def read_rows(
 
 
 def find_text(values: dict, columns: Sequence[str], where: str, column_remedy: str) -> str:
-    """Return the first value in `columns` that is not null. Raises InputError if it is no text."""
+    """Return the first value in `columns` that is not null.
+
+    Raises InputError if it is no text.
+    """
     column = next((name for name in columns if values.get(name) is not None), columns[0])
     value = values.get(column)
     if isinstance(value, str):
@@ -216,9 +220,10 @@ def find_text(values: dict, columns: Sequence[str], where: str, column_remedy: s
 
 
 def _read_file(path, columns: Sequence[str], first: int = 0) -> Iterator[tuple[int, dict]]:
-    """Yield (row, value by column) of a file from a row on; a line of text has all `columns`.
+    """Yield (row, value by column) of a file, from row `first` on.
 
-    Values are those of `columns` that the row has, or of all its columns if it has none of these.
+    Values are those of `columns` that the row has, or of all if it has none of
+    them. A line of text has all `columns`.
     """
     suffixes = _suffixes(path)
     with _open(path) as file:
@@ -303,7 +308,8 @@ def _open(path: str | Path) -> Iterator[Any]:
     with open(path, "rb") if isinstance(path, Path) else hub.open_file(path) as file:
         if compression:
             file = openers[compression](file, mode="rb")
-        # fsspec also takes the package zstandard, which reads truncated files without an error.
+        # fsspec also takes the package zstandard, which reads truncated files
+        # without an error.
         if compression == "zstd" and not isinstance(file, io.IOBase):
             raise InputError(missing)
         yield file

@@ -5,7 +5,8 @@
     rows = text_sources.read_rows(...)
     preparation.write(((writer, number, text) for number, text in rows), "pass more text")
 
-A document is (writer of its split, its number in that writer's source, its text or its pieces).
+A document is (writer of its split, its number in that writer's source, its text
+or its pieces).
 """
 
 import os
@@ -33,7 +34,7 @@ from text_data.tokenizer import (
     make_tokenizer,
 )
 
-# Characters of text that one thread tokenizes at a time; a longer piece is one batch by itself.
+# Characters of text that one thread tokenizes at a time, if not one piece.
 BATCH_CHARACTERS = 1 << 16
 BATCHES_PER_CORE = 16  # that wait at most, which bounds memory
 NO_TEXT = "no text is left for the split '{}': {}"
@@ -56,12 +57,13 @@ class Settings:
 
 
 class Preparation:
-    """A new or resumed preparation: its tokenizer, `Meta` and writers. Nothing is written yet.
+    """A new or resumed preparation: its tokenizer, `Meta` and writers.
 
-    source: what the tokens are prepared from, JSON. texts: a function that returns the training
-    text, to train a tokenizer on. data_set: on the hub, whose commit meta.json records. A resumed
-    preparation uses the tokenizer that is stored in out_dir.
-    Raises InputError if out_dir holds something else or cannot be written.
+    source: what the tokens are prepared from, JSON. texts: a function that
+    returns the text to train a tokenizer on. data_set: on the hub, whose commit
+    meta.json records. A resumed preparation uses the tokenizer stored in
+    out_dir. Writes nothing yet. Raises InputError if out_dir holds something
+    else or cannot be written.
     """
 
     def __init__(
@@ -109,8 +111,9 @@ class Preparation:
     def write(self, documents, remedy: str, total: int | None = None) -> None:
         """Write the missing shards and print a summary.
 
-        total: number of documents for the progress bar, if known. Raises InputError, with
-        `remedy`, if a split gets no text; everything written is removed then.
+        total: number of documents for the progress bar, if known. Raises
+        InputError, with `remedy`, if a split gets no text, and removes
+        everything written.
         """
         meta = self.meta
         if meta.content["complete"]:
@@ -143,9 +146,9 @@ def check_splits(splits: Iterable[str], documents, remedy: str) -> None:
 
 @contextmanager
 def preparing(meta: shards.Meta):
-    """Mark the data set as incomplete during the block and as complete after it.
+    """Mark the data set as incomplete in the block and as complete after it.
 
-    If the block raises InputError before the first shard is written, meta.json is removed.
+    If the block raises InputError before the first shard, meta.json is removed.
     """
     meta.content["complete"] = False
     meta.write()
@@ -161,7 +164,7 @@ def preparing(meta: shards.Meta):
 
 
 def describe_vocabulary(tokenizer: Tokenizer) -> str:
-    """Return the tokenizer's name, the vocabulary size, its padding, and the type of the shards."""
+    """Return the tokenizer's name, vocabulary size, padding, and shards' type."""
     size = tokenizer.vocab_size
     padded = shards.padded_size(size)
     dtype = shards.TOKEN_TYPES[shards.version_for(size)]
@@ -186,10 +189,10 @@ def tokenize_documents(
     total: int | None = None,
     min_tokens: int = 1,
 ) -> None:
-    """Tokenize documents in a thread pool and add them to their writers, in order.
+    """Tokenize documents in a thread pool; add them to their writers, in order.
 
-    Every document starts with <|endoftext|>. Those of fewer than min_tokens are left out. Stops
-    early when all writers are full.
+    Every document starts with <|endoftext|>. Those of fewer than min_tokens are
+    left out. Stops early when all writers are full.
     """
     workers = os.cpu_count() or 1
     eot = np.array([tokenizer.eot])
@@ -236,7 +239,7 @@ def tokenize_documents(
 
 
 def _batches(documents):
-    """Yield lists of (writer, document number, whether a document starts, text)."""
+    """Yield lists of (writer, document, whether it starts here, text)."""
     batch, characters = [], 0
     for writer, number, text in documents:
         if number < writer.start[0]:

@@ -1,15 +1,15 @@
-"""Tokenizers: bytes, tiktoken's encodings, Hugging Face tokenizers, and trained byte-level BPE.
+"""Tokenizers: bytes, tiktoken's, Hugging Face's, and trained byte-level BPE.
 
     tokenizer = load_tokenizer("gpt2")
     tokenizer.encode("<|endoftext|> is plain text here")  # list of token ids
-    decoder = tokenizer.incremental_decoder()             # of generated tokens, one at a time
+    decoder = tokenizer.incremental_decoder()  # of generated tokens
 
 `run_tokenizer` returns the tokenizer of a trained model.
 
-A tokenizer is identified by its name, which data sets and checkpoints store: bytes, gpt2,
-cl100k_base, hf:NAME@HASH or bpe:4096@HASH. The hash is that of tokenizer.json, so data sets that
-are tokenized differently have different names. tokenizer.json is stored next to the shards and in
-the folder of each run.
+Data sets and checkpoints store a tokenizer's name: bytes, gpt2, cl100k_base,
+hf:NAME@HASH or bpe:4096@HASH. The hash is that of tokenizer.json, which is
+stored next to the shards and in each run's folder. So data sets that are
+tokenized differently have different names.
 """
 
 import codecs
@@ -44,8 +44,9 @@ BPE_VOCABULARIES = range(257, 10**6 + 1)  # at least the bytes and <|endoftext|>
 class Tokenizer:
     """Interface of all tokenizers.
 
-    name: its identity. vocab_size: the highest token id + 1. eot: the token at the start of each
-    document. files: name and content of the files to store with data sets and runs.
+    name: its identity. vocab_size: the highest token id + 1. eot: the token at
+    the start of each document. files: to store with data sets and runs, content
+    by name.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Tokenizer:
     files: dict[str, bytes]
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text; the names of special tokens in it are plain text."""
+        """Return the token ids of a text; special tokens in it are plain text."""
         return self.encode_batch([text])[0].tolist()
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
@@ -62,11 +63,14 @@ class Tokenizer:
         raise NotImplementedError
 
     def decode(self, tokens: list[int], errors: str = "replace") -> str:
-        """Return the text of tokens. errors: replace incomplete characters by U+FFFD, or ignore."""
+        """Return the text of tokens.
+
+        errors: replace incomplete characters by U+FFFD, or ignore them.
+        """
         raise NotImplementedError
 
     def incremental_decoder(self):
-        """Return a function of one token that returns the text that the token completes."""
+        """Return a function of a token that returns the text it completes."""
         raise NotImplementedError
 
 
@@ -87,7 +91,7 @@ class TiktokenTokenizer(Tokenizer):
         return [self.encoding.encode_to_numpy(text, disallowed_special=()) for text in texts]
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of a token; nothing for an id between special tokens without one."""
+        """Return the bytes of a token; b"" for an unused id."""
         try:
             return self.encoding.decode_single_token_bytes(token)
         except KeyError:
@@ -97,7 +101,8 @@ class TiktokenTokenizer(Tokenizer):
         return b"".join(map(self.token_bytes, tokens)).decode(errors=errors)
 
     def incremental_decoder(self):
-        # A character may take several tokens: the decoder waits for all of its bytes.
+        # A character may take several tokens: the decoder waits for all of its
+        # bytes.
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         return lambda token: decoder.decode(self.token_bytes(token))
 
@@ -105,8 +110,8 @@ class TiktokenTokenizer(Tokenizer):
 class HuggingFaceTokenizer(Tokenizer):
     """A tokenizer of Hugging Face's library `tokenizers`, from its files.
 
-    description: the name without its hash. files: the contents of tokenizer.json and
-    tokenizer_config.json.
+    description: the name without its hash. files: the contents of
+    tokenizer.json and tokenizer_config.json.
     """
 
     def __init__(self, description: str, files: dict[str, bytes]):
@@ -130,9 +135,9 @@ class HuggingFaceTokenizer(Tokenizer):
     def from_backend(cls, description: str, backend, end: str = END_OF_TEXT):
         """Return the tokenizer of a tokenizers.Tokenizer.
 
-        end: the token at the start of each document; added if it does not exist. Whatever changes
-        the tokens of a text from call to call, or adds tokens to it (BOS, EOS, padding, truncation,
-        dropout), is removed.
+        end: the token at the start of each document, added if missing. Removes
+        what adds tokens to a text or changes them from call to call: BOS, EOS,
+        padding, truncation, dropout.
         """
         backend.add_special_tokens([end])
         content = json.loads(backend.to_str())
@@ -159,8 +164,8 @@ class HuggingFaceTokenizer(Tokenizer):
         return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
 
     def decode(self, tokens, errors="replace"):
-        # The library writes U+FFFD for incomplete characters; nothing distinguishes those from
-        # U+FFFD of the text itself.
+        # The library writes U+FFFD for incomplete characters; nothing
+        # distinguishes those from U+FFFD of the text itself.
         text = self.backend.decode(list(tokens), skip_special_tokens=False)
         return text.strip("\ufffd") if errors == "ignore" else text
 
@@ -185,8 +190,9 @@ class HuggingFaceTokenizer(Tokenizer):
 def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
     """Return the tokenizer `name`, as data sets and checkpoints store it.
 
-    folder: has tokenizer.json, for a name with a hash. Raises InputError for an unknown name, a
-    missing or changed tokenizer.json, and a vocabulary that is neither cached nor reachable.
+    folder: has tokenizer.json, for a name with a hash. Raises InputError for an
+    unknown name, a missing or changed tokenizer.json, and a vocabulary that is
+    neither cached nor reachable.
     """
     import tiktoken
 
@@ -212,7 +218,8 @@ def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
         )
     try:
         return TiktokenTokenizer(tiktoken.get_encoding(name))
-    # The errors of `requests` are OSErrors; a proxy's page instead of the file is a ValueError.
+    # Errors of `requests` are OSErrors; a proxy's page instead of the file is a
+    # ValueError.
     except (OSError, ValueError) as error:
         cause = type(error).__name__ if isinstance(error, OSError) else "the answer is not it"
         raise InputError(
@@ -223,7 +230,7 @@ def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
 
 
 def _names() -> list[str]:
-    """Return the names of tokenizers that need no files: bytes, and tiktoken's encodings."""
+    """Return the names of tokenizers that need no files."""
     import tiktoken
 
     return ["bytes", *sorted(tiktoken.list_encoding_names())]
@@ -232,8 +239,9 @@ def _names() -> list[str]:
 def make_tokenizer(choice: str, texts) -> Tokenizer:
     """Return the tokenizer that --tokenizer chooses.
 
-    choice: bytes, an encoding of tiktoken, bpe:N, hf:NAME_OR_FOLDER, or the folder of a data set
-    or run. texts: a function that returns the training text, an iterable of strings, for bpe:N.
+    choice: bytes, an encoding of tiktoken, bpe:N, hf:NAME_OR_FOLDER, or the
+    folder of a data set or run. texts: a function that returns the training
+    text, an iterable of strings, for bpe:N.
     """
     kind, colon, rest = choice.partition(":")
     if kind == "bpe" and colon:
@@ -260,7 +268,7 @@ def make_tokenizer(choice: str, texts) -> Tokenizer:
 
 
 def is_choice(choice: str, name: str) -> bool:
-    """Return whether the tokenizer `name` of a data set can be the one that `choice` made."""
+    """Return whether `choice` can have made a data set's tokenizer `name`."""
     kind, _, rest = choice.partition(":")
     if kind == "hf":
         choice = f"hf:{_short_name(rest)}"
@@ -268,11 +276,11 @@ def is_choice(choice: str, name: str) -> bool:
 
 
 def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
-    """Return a byte-level BPE with this vocabulary, trained on an iterable of texts.
+    """Return a byte-level BPE with this vocabulary, trained on texts.
 
-    It splits text into words as GPT-2 does. The last token is <|endoftext|>. The same text gives
-    the same tokenizer. A short text may give fewer tokens. Prints the progress on a terminal.
-    Raises InputError if there is no text.
+    It splits text into words as GPT-2 does. The last token is <|endoftext|>.
+    The same text gives the same tokenizer, a short one maybe fewer tokens.
+    Prints the progress on a terminal. Raises InputError if there is no text.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -285,7 +293,7 @@ def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     print(f"training a tokenizer of {vocab_size:,} tokens on the text")
     backend = Tokenizer(models.BPE())
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    # The time of a merge is quadratic in the length of a word, and DNA is one word.
+    # A merge's time is quadratic in the length of a word, and DNA is one word.
     short_words = [words, pre_tokenizers.FixedLength(LONGEST_WORD)]
     backend.pre_tokenizer = pre_tokenizers.Sequence(short_words)
     backend.decoder = decoders.ByteLevel()
@@ -303,7 +311,7 @@ def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
 
 
 def first_characters(texts: Iterator[str], limit: int) -> Iterator[str]:
-    """Yield texts until they have `limit` characters; the others stay in the iterator."""
+    """Yield texts until they have `limit` characters; leave the others."""
     count = 0
     while count < limit and (text := next(texts, None)) is not None:
         count += len(text)
@@ -311,14 +319,14 @@ def first_characters(texts: Iterator[str], limit: int) -> Iterator[str]:
 
 
 def _short_name(source: str) -> str:
-    """Return the name of a local folder or file without its path; a hub name is unchanged."""
+    """Return a local folder's or file's name without path; a hub name as is."""
     return Path(source).resolve().name if Path(source).exists() else source
 
 
 def _from_hugging_face(source: str) -> HuggingFaceTokenizer:
-    """Return the tokenizer in a folder or tokenizer.json, or of a model on the hub.
+    """Return the tokenizer in a folder or tokenizer.json, or of a hub model.
 
-    Documents start with <|endoftext|> if it exists, otherwise with EOS, otherwise with BOS.
+    Documents start with <|endoftext|> if it exists, else EOS, else BOS.
     """
     import transformers  # its import is not one of the errors of a model
 
@@ -356,7 +364,7 @@ def _from_hugging_face(source: str) -> HuggingFaceTokenizer:
 
 
 def _read_files(folder: Path) -> dict[str, bytes]:
-    """Return the files of a stored tokenizer. Raises InputError if one is missing or corrupt."""
+    """Return a stored tokenizer's files; raise InputError if one is corrupt."""
     files = {}
     for file in (TOKENIZER_FILE, SETTINGS_FILE):
         read_json(folder / file, COPY_FILES)
@@ -365,9 +373,9 @@ def _read_files(folder: Path) -> dict[str, bytes]:
 
 
 def run_tokenizer(run: str | Path, checkpoint: dict) -> Tokenizer:
-    """Return the tokenizer of a run, from the run's folder or from its training data.
+    """Return the tokenizer of a run, from its folder or its training data.
 
-    checkpoint: the content of the checkpoint. Raises InputError as `load_tokenizer` does.
+    checkpoint: the content. Raises InputError as `load_tokenizer` does.
     """
     name = checkpoint["data"]["tokenizer"]
     folder = run_folder_of(run)
