@@ -1,21 +1,21 @@
-"""Prepare FineWeb-Edu, or a part of it, as token shards (text_data/shards.py defines the format).
+"""Prepare FineWeb-Edu, or a part of it, as token shards (text_data/shards.py).
 
-    python prepare_fineweb.py                              # 10B tokens, 20 GB -> data/fineweb-edu
-    python prepare_fineweb.py --shards 3                   # the first 0.3B; more later: --shards 10
+    python prepare_fineweb.py               # 10B tokens, 20 GB -> data/fineweb-edu
+    python prepare_fineweb.py --shards 3    # the first 0.3B; later: --shards 10
     python prepare_fineweb.py --dataset HuggingFaceFW/fineweb --out_dir data/fineweb
-    python prepare_fineweb.py --source crawl/ --out_dir data/crawl  # local .parquet or .jsonl files
-    python prepare_fineweb.py --pretokenized --shards 3    # kjj0/finewebedu10B-gpt2, or --dataset
-    python prepare_fineweb.py --verify                     # compare the shards with their hashes
+    python prepare_fineweb.py --source crawl/ --out_dir data/crawl  # .parquet, .jsonl
+    python prepare_fineweb.py --pretokenized --shards 3  # kjj0/finewebedu10B-gpt2
+    python prepare_fineweb.py --verify      # compare the shards with their hashes
 
-Rows are streamed from the hub in their order, so only the shards are stored on disk. The first
-shard is the split `val`, all others are `train`. The document at the border is cut there, and its
-rest is the start of `train`.
+Rows are streamed from the hub in their order, so only the shards are stored on
+disk. The first shard is the split `val`, all others are `train`. The document
+at the border is cut there.
 
-If the preparation is interrupted, run the same command to resume it. It writes the same bytes.
-With a higher --shards, or without it, shards are added to the existing ones.
+If the preparation is interrupted, run the same command to resume it. It writes
+the same bytes. With a higher --shards, or without it, shards are added.
 
 --pretokenized downloads existing shards of the same format: `*_val_000000.bin`,
-`*_train_000001.bin`, and so on.
+`*_train_000001.bin`, and so on; from --dataset, if given.
 """
 
 import functools
@@ -114,8 +114,7 @@ def tokenize_rows(config: Config) -> None:
     writer = preparation.writer("val", later_split="train", max_shards=config.shards)
     last = writer.shards[-1] if writer.shards else None
     if not writer.full and last and last["tokens"] == config.shard_tokens:
-        # A full last shard: the preparation ended at --shards, not at the end
-        # of the text.
+        # A full last shard: it ended at --shards, not at the end of the text.
         preparation.meta.content["complete"] = False
     start = writer.source_states[-1] if writer.source_states else (0, (0, 0))
     rows = read_rows(resume_from=start, on_state=writer.save_source_state)

@@ -1,21 +1,22 @@
 """Prepare any text as token shards (text_data/shards.py defines the format).
 
-    python prepare_text.py                                   # the standard library -> data/stdlib
-    python prepare_text.py my_book.txt --out_dir data/book   # plain text: one document per file
+    python prepare_text.py                  # the standard library -> data/stdlib
+    python prepare_text.py my_book.txt --out_dir data/book  # a document per file
     python prepare_text.py corpus/*.jsonl --out_dir data/corpus --tokenizer gpt2
     python prepare_text.py folder/ --val held_out/ --out_dir data/mine
-    python prepare_text.py folder/ --out_dir data/mine --tokenizer bpe:4096     # trains a tokenizer
-    python prepare_text.py --verify --out_dir data/mine      # compare the shards with their hashes
+    python prepare_text.py folder/ --out_dir data/mine --tokenizer bpe:4096  # trained
+    python prepare_text.py --verify --out_dir data/mine  # compare with the hashes
 
-Sources are files or folders of plain text (UTF-8), .jsonl or .parquet (one document per row, also
-compressed). In folders, other files and markup (.html, .xml) are skipped; the program lists them
-with the reason. Without sources, the corpus is the source code of Python's standard library,
-without its tests.
+Sources are files or folders of plain text (UTF-8), .jsonl or .parquet (one
+document per row, also compressed). In folders, other files and markup (.html,
+.xml) are skipped and listed with the reason. Without sources, the corpus is the
+code of Python's standard library, without its tests.
 
-Every 20th document is held out for validation. If there are fewer than 20 text files, the last
-20th of each file is held out instead. --val names the validation text explicitly.
+Every 20th document is held out for validation, or the last 20th of each file if
+there are fewer than 20 text files. --val names other validation text.
 
-If the preparation is interrupted, run the same command to resume it. It writes the same bytes.
+If the preparation is interrupted, run the same command to resume it. It writes
+the same bytes.
 """
 
 import codecs

@@ -1,16 +1,17 @@
 """Prepare WikiText-103 or WikiText-2 as token shards, one document per article.
 
-    python prepare_wikitext.py                               # WikiText-103, raw -> data/wikitext103
+    python prepare_wikitext.py              # WikiText-103, raw -> data/wikitext103
     python prepare_wikitext.py --size 2 --variant tokenized  # -> data/wikitext2-tokenized
     python prepare_wikitext.py --source wikitext-103-raw/    # wiki.{train,valid,test}.raw
-    python prepare_wikitext.py --verify                      # compare the shards with their hashes
+    python prepare_wikitext.py --verify     # compare the shards with their hashes
 
-The text is exactly that of the original files, including the spaces of every line, whether it is
-read from the files or from the hub. An article starts at its title, a line ` = Title = ` between
-blank lines, and ends before the next title. Only the blank line at the beginning of a file is left
-out.
+The text is exactly that of the original files, including the spaces of every
+line, also if it is read from the hub. An article starts at its title, a line `
+= Title = ` between blank lines, and ends before the next title. Only the blank
+line at the beginning of a file is left out.
 
-If the preparation is interrupted, run the same command to resume it. It writes the same bytes.
+If the preparation is interrupted, run the same command to resume it. It writes
+the same bytes.
 """
 
 import functools

@@ -1,14 +1,16 @@
-"""Evaluate how well fine-tuned encoders retrieve long documents, beyond their training length.
+"""Evaluate how well fine-tuned encoders retrieve documents of many lengths.
 
     pip install -r requirements-retrieval.txt
-    python -m retrieval.evaluate runs/retrieval/cable runs/retrieval/rope   # English MLDR, hub
+    python -m retrieval.evaluate runs/retrieval/cable runs/retrieval/rope  # English MLDR
     python -m retrieval.evaluate runs/retrieval/cable --data data/mine --lengths 1x,4x,16x
 
-Queries and documents are truncated to each length and encoded, and the documents are ranked by
-cosine similarity. The metric is the mean nDCG@10 over the queries, in percent (CABLE, table 3).
+Queries and documents are truncated to each length, and documents are ranked by
+cosine similarity. The metric is the mean nDCG@10 over the queries, in percent
+(CABLE, table 3).
 
-Runs are folders written by retrieval.finetune; retrieval/tasks.py describes --data. Each run gets
-a JSON record in its folder, written after each length; recorded lengths are skipped.
+Runs are folders written by retrieval.finetune; retrieval/tasks.py describes
+--data. Each run's JSON record is written after each length; recorded lengths
+are skipped.
 """
 
 import math
@@ -63,7 +65,7 @@ def main(argv=None):
     from retrieval import sentence_encoder
 
     device, dtype = devices.select_device(config.device, config.dtype)
-    # Load every model before anything is computed, so that an invalid one costs no time.
+    # An invalid model is found before anything is computed.
     models = [
         sentence_encoder.load_finetuned(run, dtype, device, config.trust_remote_code)
         for run in config.runs
@@ -94,9 +96,9 @@ def main(argv=None):
 
 
 def plan(run: str, settings: dict, config: Config) -> tuple[list[int], float, dict]:
-    """Return the lengths, the longest that the encoder supports, and its part of the identity.
+    """Return the lengths, the longest that is supported, and its identity.
 
-    settings: of its network. Raises InputError if the folder has no fine-tuning record.
+    settings: of its network. Raises InputError without a fine-tuning record.
     """
     remedy = "pass a folder that retrieval.finetune wrote"
     record = read_json(Path(run) / "finetune.json", remedy, record_schema.FINETUNING)
@@ -110,9 +112,9 @@ def plan(run: str, settings: dict, config: Config) -> tuple[list[int], float, di
 
 
 def measure(run: str, model, task: tasks.Task, longest: float, length: int) -> dict | None:
-    """Return nDCG@10 in percent at one length: mean, standard error, and values per query.
+    """Return nDCG@10 in percent at a length: mean, standard error, by query.
 
-    None if the length is not supported. Raises InputError if a vector contains NaN or Inf.
+    None if it is not supported. Raises InputError for a NaN or Inf in a vector.
     """
     if length > longest:
         return None

@@ -1,4 +1,5 @@
-"""Fine-tune an exported encoder for retrieval, with contrastive loss and hard negatives.
+"""Fine-tune an exported encoder for retrieval: contrastive loss, hard
+negatives.
 
     python export_hf.py runs/bert/cable --out_dir exported/cable
     pip install -r requirements-retrieval.txt
@@ -6,17 +7,19 @@
     python -m retrieval.finetune exported/cable --data triplets.jsonl --out_dir runs/retrieval/mine
     python -m retrieval.evaluate runs/retrieval/cable
 
-The recipe is that of the CABLE paper (section 5.5), trained by sentence-transformers: one epoch
-over 1.25M samples of MS MARCO with mined hard negatives, batch size 128, 5% warmup. The vector of
-a text is the mean of the last layer over its tokens. For each query, the loss is the cross-entropy
-of its passage among all passages and hard negatives of the batch, with 20 times the cosine
-similarity as logits. Mini-batches change the memory, not the result. The paper says
-"contrastive loss" without naming which (section A.1), and prints no triplets or learning rate. The
-defaults are those of ModernBERT's script (Warner et al. 2024), which has the same number of samples
-and the same warmup. Pooling is our choice.
+The recipe is that of the CABLE paper (section 5.5), trained by
+sentence-transformers: one epoch over 1.25M samples of MS MARCO with mined hard
+negatives, batch size 128, 5% warmup. A text's vector is the mean of the last
+layer over its tokens. The loss of a query is the cross-entropy of its passage
+among all passages and hard negatives of the batch, with 20 times the cosine
+similarity as logits. Mini-batches change the memory, not the result. The paper
+says "contrastive loss" without naming which (section A.1), and prints no
+triplets or learning rate. The defaults are those of ModernBERT's script (Warner
+et al. 2024), with the same number of samples and warmup. Pooling is our choice.
 
-The output folder is a sentence-transformers model with a record, finetune.json, of settings and
-losses. --resume continues from the newest complete checkpoint in checkpoints/, removed at the end.
+The output folder is a sentence-transformers model with a record, finetune.json,
+of settings and losses. --resume continues from the newest complete checkpoint
+in checkpoints/, removed at the end.
 """
 
 import dataclasses
@@ -40,7 +43,7 @@ HUB = {
     "name": "triplet-hard",
     "split": "train",
 }
-# ModernBERT's recipe holds these rows out, and shuffles the others with this seed.
+# ModernBERT's recipe holds these rows out, and shuffles the others so.
 HELD_OUT = 1000
 SHUFFLE_SEED = 12
 COLUMNS = ("query", "positive", "negative")
@@ -149,10 +152,10 @@ def main(argv=None):
 
 
 def find_record(out: Path, config: Config) -> dict:
-    """Return the record of the fine-tuning in a folder, or {} if there is none.
+    """Return the record of the fine-tuning in a folder, or {}.
 
-    It has "losses" if the fine-tuning is finished. Raises InputError if the folder has another
-    fine-tuning or other files, or if --resume is missing.
+    It has "losses" if that is finished. Raises InputError if the folder has
+    another one or other files, or if --resume is missing.
     """
     if not (out / RECORD).exists():
         if out.is_dir() and any(out.iterdir()):
@@ -173,16 +176,16 @@ def find_record(out: Path, config: Config) -> dict:
 
 
 def finetuning_settings(record: dict) -> dict:
-    """Return the settings that define what a fine-tuning learns; record: finetune.json."""
+    """Return the settings of a record that define what is learned."""
     excluded = FINETUNING_MAY_CHANGE | {"seed", "data", "encoder"}
     return {name: value for name, value in record["settings"].items() if name not in excluded}
 
 
 def read_triplets(config: Config, revision: str | None = None):
-    """Return the training rows, a datasets.Dataset with COLUMNS, and their commit on the hub.
+    """Return the training rows with COLUMNS, and their commit on the hub.
 
-    revision: the commit to read; None: the newest.
-    Raises InputError if they cannot be read, or if a text is missing.
+    revision: a commit; None: the newest. Raises InputError if they cannot be
+    read, or if a text is missing.
     """
     rows, name, commit = text_sources.load_table(
         config.data, HUB, "--data", COLUMNS, revision, config.samples
@@ -209,9 +212,8 @@ def read_triplets(config: Config, revision: str | None = None):
 def train(
     model, rows, config: Config, device: torch.device, dtype: torch.dtype
 ) -> list[tuple[int, float]]:
-    """Train for one epoch, or its rest when resuming.
+    """Train for an epoch, or its rest; return (step, mean loss since the last).
 
-    Returns (step, mean loss since the previous entry) of each log step.
     Raises InputError if the loss is NaN or Inf.
     """
     from sentence_transformers import SentenceTransformerTrainingArguments
@@ -252,9 +254,9 @@ def train(
 
 
 def newest_checkpoint(checkpoints: Path) -> str | None:
-    """Return the folder of the newest complete checkpoint of the trainer, or None.
+    """Return the trainer's newest complete checkpoint, or None.
 
-    The trainer writes trainer_state.json last, so a complete one marks a complete checkpoint.
+    The trainer writes trainer_state.json last.
     """
     folders = [
         path.parent

@@ -6,13 +6,13 @@
         --out_dir runs/retrieval/cable
     python -m retrieval.evaluate runs/retrieval/cable --data data/mine
 
-This is the inverse cloze task (Lee et al. 2019, section 4): a query is a sentence, and the
-relevant document is the text that it was removed from.
+This is the inverse cloze task (Lee et al. 2019, section 4): a query is a
+sentence, and the relevant document is the text that it was removed from.
 
-The task is made from the split `val`, in the layout described in retrieval/tasks.py: documents of
---length characters, and queries from any position in some of them. The triplets are made from
-`train`: passages of --passage characters, with another passage of the same document as the
-negative. The CABLE paper's MS MARCO and MLDR do not need this program.
+The task (layout: retrieval/tasks.py) is made from the split `val`: documents of
+--length characters, and queries from any position in some of them. Triplets are
+made from `train`: passages of --passage characters, with another passage of the
+same document as the negative. MS MARCO and MLDR do not need this program.
 """
 
 import itertools
@@ -101,7 +101,7 @@ class SplitText:
         self.sizes = np.array([end - start for _, start, end in self.spans], dtype=np.float64)
 
     def decode(self, number: int, start: int, end: int) -> str:
-        """Return the tokens start:end of a document as text, without incomplete characters."""
+        """Return tokens start:end of a document as text of whole characters."""
         shard, first, last = self.spans[number]
         tokens = self.shards.tokens[shard][first + start : min(first + end, last)]
         return self.tokenizer.decode(tokens.tolist(), errors="ignore")
@@ -109,7 +109,7 @@ class SplitText:
     def remove_sentence(self, text: str) -> tuple[str, str] | None:
         """Return a random whole sentence of a text, and the text without it.
 
-        Returns None if no sentence has MIN_QUERY to MAX_QUERY characters.
+        None if no sentence has MIN_QUERY to MAX_QUERY characters.
         """
         sentences = [
             (before.end(), after.start())
@@ -123,10 +123,7 @@ class SplitText:
 
 
 def make_task(val: SplitText, config: Config) -> tuple[list[str], dict[int, str]]:
-    """Return documents in random order, and queries by the number of their document.
-
-    The sentence of a query is removed from its document.
-    """
+    """Return shuffled documents, and the queries removed, by document number."""
     parts = []  # of --length characters, without last parts of less than half
     for number, size in enumerate(val.sizes):
         text = val.decode(number, 0, int(size))
@@ -149,7 +146,7 @@ def make_task(val: SplitText, config: Config) -> tuple[list[str], dict[int, str]
 
 
 def make_triplets(train: SplitText, config: Config) -> list[dict[str, str]]:
-    """Return rows of query, positive and negative; documents are drawn by their size."""
+    """Return rows of query, positive and negative; draw documents by size."""
     triplets = []
     probabilities = train.sizes / train.sizes.sum()
     draws = ATTEMPTS * config.triplets

@@ -1,13 +1,13 @@
-"""Sentence encoder: an exported or fine-tuned encoder as a sentence-transformers model.
+"""Sentence encoder: a sentence-transformers model of an exported encoder.
 
-    model = load_export("exported/cable", max_tokens=None)            # written by export_hf.py
-    model = load_finetuned("runs/retrieval/cable", dtype, device)     # by retrieval.finetune
-    model.encode(["a text"])                                          # (1, C)
+    model = load_export("exported/cable", max_tokens=None)         # of export_hf.py
+    model = load_finetuned("runs/retrieval/cable", dtype, device)  # of retrieval.finetune
+    model.encode(["a text"])                                       # (1, C)
     save(model, "runs/retrieval/cable")
 
-The vector of a text is the mean of the last layer over its tokens. The classes of this repository
-compute it: the code in a folder is not executed. Folders of other model types that need code of
-their own are loaded with trust_remote_code only. EncoderTrainer and StepCallback train it.
+A text's vector is the mean of the last layer over its tokens. This repository's
+classes compute it: a folder's code is not executed, except with
+trust_remote_code for other model types that need it.
 """
 
 import math
@@ -40,10 +40,11 @@ FOREIGN = fields({"model_type": Text, "max_position_embeddings?": Length})  # of
 def load_export(
     folder: str, max_tokens: int | None, trust_remote_code: bool = False
 ) -> SentenceTransformer:
-    """Return an exported encoder; texts are truncated to max_tokens, or to its training length.
+    """Return an exported encoder.
 
-    Raises InputError if the folder has no encoder, the length is not supported, a plugin is
-    missing, or the folder needs code of its own and trust_remote_code is False.
+    Truncates texts to max_tokens, or its training length. Raises InputError if
+    the folder has no encoder, the length is not supported, a plugin is missing,
+    or the folder needs its own code and trust_remote_code is False.
     """
     remedy = "pass a folder that export_hf.py wrote for an encoder"
     config = read_config(folder, remedy)
@@ -62,7 +63,7 @@ def load_export(
 def load_finetuned(
     folder: str, dtype: torch.dtype, device: torch.device, trust_remote_code: bool = False
 ) -> SentenceTransformer:
-    """Return a fine-tuned encoder that computes in `dtype`. Raises InputError as load_export."""
+    """Return a fine-tuned encoder in `dtype`. Raises InputError as load_export."""
     remedy = "pass a folder that retrieval.finetune wrote"
     read_config(folder, remedy)
     return _load(folder, remedy, trust_remote_code, str(device), dtype=dtype)
@@ -76,9 +77,9 @@ def _load(
     max_seq_length: int | None = None,
     **model_arguments,
 ) -> SentenceTransformer:
-    """Return a sentence encoder. A modules.json is not read, because it names classes."""
-    # Always set, because transformers asks a question at None. New dictionaries, because
-    # sentence-transformers changes them.
+    """Return a sentence encoder, without modules.json, which names classes."""
+    # Set, because transformers asks a question at None. New dictionaries,
+    # because sentence-transformers changes them.
     trust = {"trust_remote_code": trust_remote_code}
     with raise_input_errors(folder, f"write it again, or {remedy}"):
         if not (Path(folder) / WEIGHTS).is_file():
@@ -103,7 +104,7 @@ def _load(
 
 
 def _check_names(folder: str, network: PosencModel) -> None:
-    """Raise OSError for other parameters than a network's: transformers would draw them."""
+    """Raise OSError for unknown parameters, which transformers would draw."""
     with safe_open(Path(folder) / WEIGHTS, "pt") as file:
         stored = set(file.keys())
     expected = network.state_dict().keys() - network._tied_weights_keys.keys()
@@ -113,7 +114,7 @@ def _check_names(folder: str, network: PosencModel) -> None:
 
 
 def save(model: SentenceTransformer, folder: Path) -> None:
-    """Write an encoder, and the code that computes it, to a folder that load_finetuned loads."""
+    """Write an encoder, and its code, to a folder for load_finetuned."""
     model.save_pretrained(str(folder), create_model_card=False)
     network = model[0].auto_model
     if isinstance(network, PosencModel):
@@ -144,7 +145,7 @@ class StepCallback(TrainerCallback):
 
 
 class EncoderTrainer(SentenceTransformerTrainer):
-    """Trainer that raises InputError if a checkpoint cannot be written, or is corrupt."""
+    """Trainer with InputErrors for unwritable or corrupt checkpoints."""
 
     def _save_checkpoint(self, *arguments):
         with writing(Path(str(self.args.output_dir))):
@@ -157,7 +158,7 @@ class EncoderTrainer(SentenceTransformerTrainer):
 
 @contextmanager
 def raise_input_errors(folder: str, remedy: str):
-    """Raise an InputError of one line for missing or corrupt files, instead of a library's."""
+    """Raise a one-line InputError for missing or corrupt files."""
     try:
         yield
     except InputError:
@@ -173,10 +174,10 @@ def raise_input_errors(folder: str, remedy: str):
 
 
 def read_config(folder: str, remedy: str = "pass another folder") -> dict:
-    """Return the settings of the network in a folder.
+    """Return the settings of a folder's network; other model types as `pe`.
 
-    For an encoder of another model type, `pe` is that type. Raises InputError if the folder has no
-    encoder, has invalid settings, or was exported with a plugin that is not loaded.
+    Raises InputError if there is no encoder, for invalid settings, or if its
+    plugin is not loaded.
     """
     path = Path(folder) / "config.json"
     config = read_json(path, remedy, FOREIGN)

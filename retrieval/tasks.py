@@ -1,6 +1,6 @@
-"""Retrieval tasks: documents, queries and relevance judgments, and the metric nDCG.
+"""Retrieval tasks: documents, queries, relevance judgments; the metric nDCG.
 
-    task = load_task(None, "test")         # MLDR in English: 200,000 long documents, 800 queries
+    task = load_task(None, "test")         # English MLDR: 200,000 documents, 800 queries
     task = load_task("data/mine", "test")  # a folder in BEIR's layout
     ndcg(["d3", "d1"], {"d1": 1})          # 0.63: the relevant document has rank 2
 
@@ -30,8 +30,8 @@ HUB = "mteb/MultiLongDocRetrieval"  # MLDR (Chen et al. 2024) in BEIR's layout
 class Task:
     """A retrieval task.
 
-    documents, queries: text by id. qrels: by query id, {document id: relevance > 0}.
-    revision: commit of the data set on the hub; None for a folder.
+    documents, queries: text by id. qrels: by query id, {document id: relevance
+    > 0}. revision: commit on the hub; None for a folder.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Task:
 
 
 def load_task(source: str | None, split: str) -> Task:
-    """Return the task in a folder, or English MLDR from the hub if `source` is None.
+    """Return the task in a folder; None: English MLDR from the hub.
 
-    Queries without a relevant document are left out.
-    Raises InputError if a part is missing or malformed, or refers to an unknown id.
+    Leaves out queries without a relevant document. Raises InputError if a part
+    is missing or malformed, or refers to an unknown id.
     """
     name = source or HUB
     remedy = "repair it, or use another --data" if source else "pass a folder as --data"
@@ -77,7 +77,7 @@ def load_task(source: str | None, split: str) -> Task:
 
 
 def _texts_by_id(rows, remedy: str, with_title: bool = False) -> dict[str, str]:
-    """Return the text of each row by its id; rows: pairs of a location, for errors, and a row."""
+    """Return text by id; rows: pairs of a location, for errors, and a row."""
     texts = {}
     for location, row in rows:
         row = row if isinstance(row, dict) else {}
@@ -110,10 +110,10 @@ def _relevant_documents(rows, remedy: str) -> dict[str, dict[str, int]]:
 
 
 def _read_folder(folder: Path, split: str, remedy: str) -> tuple[dict, None]:
-    """Return (file and line, row) pairs of each part of a task in a folder, and no commit."""
+    """Return (file and line, row) pairs of each part, and None as commit."""
 
     def read_lines(name, parse):
-        # Not splitlines: it also splits at separators that JSON allows inside strings.
+        # splitlines also splits at separators that JSON allows inside strings.
         lines = (folder / name).read_text(encoding="utf-8").split("\n")
         for number, line in enumerate(lines, 1):
             location = f"{folder / name}, line {number}"
@@ -131,7 +131,7 @@ def _read_folder(folder: Path, split: str, remedy: str) -> tuple[dict, None]:
 
 
 def _read_hub(split: str) -> tuple[dict, str | None]:
-    """Return (table and row number, row) pairs of each part of MLDR on the hub, and its commit."""
+    """Return (table and row number, row) pairs of MLDR's parts; its commit."""
     rows, revision = {}, None
     for part in ("corpus", "queries", "qrels"):
         options = {"path": HUB, "name": f"en-{part}", "split": split}
@@ -142,11 +142,11 @@ def _read_hub(split: str) -> tuple[dict, str | None]:
 
 
 def ndcg(ranking: list[str], relevant: dict[str, int], k: int = 10) -> float:
-    """Return the normalized discounted cumulative gain of the first k documents, in [0, 1].
+    """Return the normalized discounted cumulative gain, in [0, 1].
 
-    ranking: document ids, the best first. relevant: relevance by document id.
-    DCG = sum of relevance / log2(1 + rank), divided by the DCG of the best ranking (Järvelin and
-    Kekäläinen 2002).
+    ranking: document ids, the best first; k of them count. relevant: relevance
+    by document id. DCG = sum of relevance / log2(1 + rank), divided by that of
+    the best ranking (Järvelin and Kekäläinen 2002).
     """
 
     def dcg(relevances):

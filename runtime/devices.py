@@ -98,8 +98,8 @@ def configure_backends(device: torch.device) -> None:
     # NumPy before 2.4 warns at the first call if denormals are flushed.
     np.finfo(np.float32)
     np.finfo(np.float64)
-    # Steep biases give denormal attention weights, which slow a CPU down
-    # fourfold. Threads that start later inherit this setting.
+    # Denormal attention weights of steep biases slow a CPU down fourfold.
+    # Threads that start later inherit this setting.
     torch.set_flush_denormal(True)
     torch.backends.cudnn.allow_tf32 = False  # in convolutions, as in products
     if device.type == "cpu" and platform.libc_ver()[0] == "glibc":

@@ -28,8 +28,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from errors import InputError
 
-# The longest time that a rank waits for another, which may compile, or write a
-# checkpoint to a slow disk.
+# The longest wait for a rank, which may compile or write to a slow disk.
 TIMEOUT = datetime.timedelta(minutes=10)
 LOST = (
     f"another rank has ended, or did not answer for {TIMEOUT}: fix the cause, which it or torchrun "

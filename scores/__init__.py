@@ -1,1 +1,1 @@
-"""Score cards: a fixed budget of trainings and measurements, the same for every encoding."""
+"""Score cards: a fixed budget of runs, the same for every encoding."""

@@ -1,12 +1,13 @@
-"""The criterion: does an encoding extrapolate and remember? Estimates with 95% intervals, verdicts.
+"""The criterion: does an encoding extrapolate and remember? With intervals.
 
     verdicts = judge(score, cable)     # parts a, b, c and the speed
     perplexity(score, 16)              # Interval, at 16 times the training length
 
-An encoding meets the criterion if all CLAIMS hold, over the seeds of the budget. Each has one or
-more BOUNDS: it holds if the whole interval is on the right side of all, fails if it is on the wrong
-side of one, and is not decided otherwise. Comparisons with cable are paired over text or trials,
-and over seeds. Part b does not compare ratios of recalls: that of cable may be zero or negative.
+An encoding meets the criterion if all CLAIMS hold, over the seeds of the
+budget. Each has one or more BOUNDS: it holds if the whole 95% interval is on
+the right side of all, fails if it is on the wrong side of one, and is not
+decided otherwise. Comparisons with cable are paired over text or trials, and
+over seeds, without ratios of recalls: cable's may be zero or negative.
 """
 
 import math
@@ -26,17 +27,17 @@ REFERENCE = "cable"
 IS_REFERENCE = "reference"  # outcome of a part that compares the reference with itself
 
 
-# Quantities at a multiple of the training length; None: not supported by the encoding
+# Quantities at a multiple of the training length; None: not supported.
 
 
 def at_length(length: str, *results: dict) -> list[tuple]:
-    """Return the entries of each seed at a length, one of each result; [] if one is missing."""
+    """Return each seed's entries at a length, one of each result, or []."""
     rows = [tuple(by_seed[seed].get(length) for by_seed in results) for seed in results[0]]
     return rows if all(map(all, rows)) else []
 
 
 def mean(by_seed: dict, length: str, value: str, error: str, samples: str) -> Interval | None:
-    """Return the mean over seeds of a value with a standard error over samples."""
+    """Return the mean over seeds of a value with an error over samples."""
     entries = [entry for (entry,) in at_length(length, by_seed)]
     if not entries:
         return None
@@ -69,9 +70,9 @@ def recall_margin(score: Score, multiple: float, other: Score) -> Interval | Non
 
 
 def recall_by_trial(entry: dict) -> np.ndarray:
-    """Return values (trials,) in percent whose mean is the recall and whose error is its error.
+    """Return values (trials,) in percent with the recall's mean and error.
 
-    Recall is 100 (1 - exp(-mean of what the trials gained in nats)): these are its linearization.
+    Recall, 100 (1 - exp(-mean gain of trials in nats)), is linearized.
     """
     gained = np.array(entry["by_trial"])
     ratio = math.exp(-gained.mean())
@@ -81,7 +82,7 @@ def recall_by_trial(entry: dict) -> np.ndarray:
 def accuracy(score: Score, multiple: float, *_) -> Interval | None:
     """Return the accuracy of trained recall, mean over the kinds of sequences.
 
-    The standard error of a seed is the mean of those of its kinds, as if they were one sample.
+    A seed's standard error is the mean of its kinds', as if of one sample.
     """
     if not score.trained_recall:
         return None
@@ -98,7 +99,7 @@ def accuracy(score: Score, multiple: float, *_) -> Interval | None:
 
 
 def speed(score: Score, *_) -> Interval:
-    """Return the speed of a training step relative to rope, over interleaved rounds."""
+    """Return the speed of a training step relative to rope, over rounds."""
     rope, seconds = np.log(score.speed["rope"]), np.log(score.speed["seconds"])
     return intervals.ratio_of_rounds((rope - seconds).tolist())
 
@@ -114,7 +115,7 @@ class Bound(NamedTuple):
     bound: float
 
     def measure(self, score: Score, reference: Score) -> Interval | None:
-        """Return the interval of the quantity; None where it is not measured."""
+        """Return the quantity's interval; None where it is not measured."""
         return self.quantity(score, self.multiple, reference)
 
 
@@ -137,7 +138,7 @@ BOUNDS = (
 
 
 def judge(score: Score, reference: Score) -> list[Verdict]:
-    """Return the verdicts on the parts of the criterion; not measured if a quantity is not."""
+    """Return the verdicts on the parts; not measured if a quantity is not."""
     verdicts = []
     for part, claim in CLAIMS.items():
         found = [(each, each.measure(score, reference)) for each in BOUNDS if each.part == part]
@@ -154,10 +155,10 @@ def judge(score: Score, reference: Score) -> list[Verdict]:
 
 
 def rank(scores: dict[str, Score]) -> dict[str, int | None]:
-    """Return {encoding: place} by the number of parts of the criterion that hold.
+    """Return {encoding: place} by the number of parts that hold.
 
-    Equal numbers share a place, and are sorted by perplexity at FAR. The reference, which must be
-    there, has no place.
+    Equal numbers share a place, sorted by perplexity at FAR. The reference must
+    be there, without a place.
     """
     reference = scores[REFERENCE]
     held = {

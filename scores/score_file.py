@@ -1,17 +1,18 @@
-"""Score files: JSON with everything that the fixed budget measured on an encoding.
+"""Score files: JSON with all that the fixed budget measured on an encoding.
 
     score = collect(Path("runs/scores"), "rope+cable")    # from the runs
     scores = read_score_files(["runs/mine/rope+cable.json", "results/scores/records.jsonl"])
     check_comparable(scores)                              # the same budget and text
 
-scripts/score.sh makes the runs: those of seed 1 are in text/PE and recall/PE, those of seed N in
-text/PE-seedN and recall/PE-seedN. The record of bench.py is speed/PE.json.
+scripts/score.sh makes the runs: those of seed 1 are in text/PE and recall/PE,
+those of seed N in text/PE-seedN and recall/PE-seedN. The record of bench.py is
+speed/PE.json.
 
-Results are by seed, then by length or distance in tokens, as in the records of the runs. A length
-that the encoding does not support has null. Patterns of more layers than the network of the recall
-task have no trained recall. Scores are comparable if their budgets and texts are equal: both are
-derived from the records, so a run with other settings makes another budget. The training text may
-differ: two modules of the standard library have the folder in which Python was built.
+Results are by seed, then by length or distance in tokens; null: not supported.
+Patterns of more layers than the recall task's network have no trained recall.
+Scores are comparable if their budgets and texts, derived from the records, are
+equal. The training text may differ: two modules of the standard library have
+the folder in which Python was built.
 """
 
 import json
@@ -52,7 +53,7 @@ from text_data.recall_task import FILLERS, TASKS
 REMEDY = "write it with bash scripts/score.sh"
 DIGITS = 6  # decimals of losses and percentages
 RECALL_KINDS = sorted(f"{task.name} {filler}" for task in TASKS for filler in FILLERS)
-# Kinds of records: the field of a score, or the kind of sequences of the recall task.
+# Kinds of records: the field of a score, or a kind of recall sequences.
 KINDS = {
     record_schema.PERPLEXITY: "perplexity",
     record_schema.RECALL: "recall",
@@ -61,7 +62,7 @@ KINDS = {
 }
 *TEXT_KINDS, _ = KINDS.values()
 SHAPE = ("size", "n_layer", "n_head", "n_embd", "block_size")  # settings of a network
-# What is used of a budget. Two budgets are compared with all settings and protocols.
+# What is used of a budget; comparisons use all settings and protocols.
 TRAINING = fields({"lr": Positive, "block_size steps": Length})
 BUDGET = fields({"seeds": list[int], "training": TRAINING, "recall_training?": TRAINING})
 TEXT = fields(record_schema.SPLIT | {"tokenizer sha256": Text})
@@ -97,7 +98,7 @@ class Speed(TypedDict):
 
 
 def by_seed(entry) -> Any:
-    """Return the type {seed: {length: entry}} of results; null: not supported by the encoding."""
+    """Return the type {seed: {length: entry}}; null: not supported."""
     return dict[SeedKey, not_empty(dict[LengthKey, nullable(entry)])]
 
 
@@ -133,12 +134,12 @@ class Score(fields(FIELDS)):
             raise ValueError("results have other seeds than the budget")
 
     def length(self, multiple: float, training: str = "training") -> str:
-        """Return the key of results at a multiple of the length of a training of the budget."""
+        """Return the key of results at a multiple of a training's length."""
         return str(round(multiple * self.budget[training]["block_size"]))
 
 
 def read_score_files(paths: Iterable[str | Path]) -> dict[str, Score]:
-    """Return {source: score} of files; see read_json_values for the sources, and what it raises."""
+    """Return {source: score} of files; sources and errors: read_json_values."""
     return {
         source: msgspec.convert(value, Score)
         for path in paths
@@ -147,7 +148,7 @@ def read_score_files(paths: Iterable[str | Path]) -> dict[str, Score]:
 
 
 def check_comparable(scores: dict[str, Score]) -> None:
-    """Raise InputError unless all scores, {source: score}, have the same budget and text."""
+    """Raise InputError unless {source: score} have one budget and text."""
     first = {}
     for source, score in scores.items():
         for name, value in {"text": score.text, **score.budget}.items():
@@ -161,10 +162,10 @@ def check_comparable(scores: dict[str, Score]) -> None:
 
 
 def collect(folder: Path, pe: str) -> Score:
-    """Return the score of an encoding, from the records of its runs in a folder.
+    """Return the score of an encoding, from the records of its runs.
 
-    Raises InputError if a record is missing or there twice, or if the runs differ in settings,
-    protocol or text.
+    Raises InputError if a record is missing or there twice, or if the runs
+    differ in settings, protocol or text.
     """
     names = [path.name for path in folder.glob("text/*")]
     matches = [re.fullmatch(rf"{re.escape(pe)}(?:-seed(\d+))?", name) for name in names]
@@ -236,9 +237,9 @@ def collect(folder: Path, pe: str) -> Score:
 
 
 def read_run(folder: Path, pe: str, seed: int) -> dict[str, dict]:
-    """Return the records of a finished training by kind: the field of a score, or a recall kind.
+    """Return a finished training's records by kind.
 
-    Raises InputError if one is of another encoding or seed, or if there are two of a kind.
+    Raises InputError for another encoding or seed, or two of a kind.
     """
     records = {}
     for path in sorted(folder.glob("eval_*.json")):
@@ -257,7 +258,7 @@ def read_run(folder: Path, pe: str, seed: int) -> dict[str, dict]:
 
 
 def same(field: str, records: Iterable[dict]) -> Any:
-    """Return the field that all records have in common. Raises InputError if they differ."""
+    """Return the field that all records share; InputError if they differ."""
     first, *others = [record[field] for record in records] or [None]
     if any(value != first for value in others):
         raise InputError(
@@ -267,7 +268,7 @@ def same(field: str, records: Iterable[dict]) -> Any:
 
 
 def compact(by_seed: dict[str, dict]) -> dict[str, dict]:
-    """Return {seed: {length: entry}} of records, rounded, with the losses of segments as blocks."""
+    """Return {seed: {length: entry}}, rounded, with losses as blocks."""
     results = {seed: {**record["lengths"]} for seed, record in by_seed.items()}
     for by_length in results.values():
         for length, entry in by_length.items():

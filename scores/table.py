@@ -1,17 +1,17 @@
-"""Write the table and the picture of score files, or score files and their cards.
+"""Write the table and picture of score files, or score files and their cards.
 
     python -m scores.table results/scores/*.json*
     python -m scores.table results/scores/records.jsonl:{cable,rope,alibi} --out_dir runs/table
     python -m scores.table --runs runs/scores rope cable fox          # after scripts/score.sh
 
-All scores must have the same budget and the same text. Writes scores.md, a short table of the best
-and the references, scores.csv, with all encodings and intervals, and scores.png, with one point for
-each of the 12 best, references included: perplexity at 16 times the training length against recall
-of text at the same distance.
+All scores must have the same budget and text. Writes scores.md, a short table
+of the best and the references, scores.csv, with all encodings and intervals,
+and scores.png, with the 12 best, references included: perplexity at 16 times
+the training length against recall of text at the same distance.
 
---runs writes the score file of each encoding and prints its card: its row of the table next to the
-references in --out_dir, and the verdicts on the criterion (scores/criterion.py). The same runs give
-the same file, so a score is verified by writing it again into another --out_dir.
+--runs writes the score file of each encoding and prints its card: its row of
+the table next to the references in --out_dir, and the verdicts on the criterion
+(scores/criterion.py). The same runs give the same file.
 """
 
 from dataclasses import dataclass, field
@@ -77,7 +77,7 @@ def main(argv=None):
 
 
 def write_scores(names: list[str], runs: Path, folder: Path) -> None:
-    """Write the score files of encodings, whose names have no slashes, and print their cards."""
+    """Write encodings' score files, with names without slashes; print cards."""
     found = {pe: score_file.collect(runs, pe) for pe in dict.fromkeys(names)}
     scores = read_folder(folder) | found
     score_file.check_comparable(scores)
@@ -91,7 +91,7 @@ def write_scores(names: list[str], runs: Path, folder: Path) -> None:
 
 
 def read_folder(folder: Path) -> dict[str, Score]:
-    """Return {encoding: score} of the score files in a folder, those of one score last."""
+    """Return {encoding: score} of a folder's files, those of one score last."""
     paths = [*folder.glob("*.jsonl"), *folder.glob("*.json")]
     return {score.pe: score for score in score_file.read_score_files(paths).values()}
 
@@ -116,7 +116,7 @@ def card(pe: str, scores: dict[str, Score]) -> str:
 
 
 def read_scores(paths: list[str]) -> dict[str, Score]:
-    """Return {encoding: score}. Raises InputError if scores are not comparable or lack cable."""
+    """Return {encoding: score}; InputError if not comparable or without cable."""
     by_source = score_file.read_score_files(paths)
     score_file.check_comparable(by_source)
     scores = {score.pe: score for score in by_source.values()}
@@ -171,7 +171,7 @@ def count(value: float | None) -> str:
 
 
 def shorten(rows: list[dict[str, str]]) -> Table:
-    """Return the rows of the best encodings and of the references, without intervals."""
+    """Return the best encodings' and references' rows, without intervals."""
     others = [row["encoding"] for row in rows if row["encoding"] not in REFERENCES]
     shown = {*others[: MAX_ROWS - len(REFERENCES)], *REFERENCES}
     table = []
@@ -198,11 +198,11 @@ def caption(scores: dict[str, Score]) -> str:
 
 
 def draw(scores: dict[str, Score], file) -> None:
-    """Write the picture: perplexity against recall at FAR times the training length.
+    """Write the picture: perplexity against recall at FAR times the length.
 
-    Of the MAX_POINTS first encodings of the table, the references included. The bars of a
-    perplexity are the interval of its ratio to that of the reference, because the text, which is
-    the same for all, makes most of the error of a single perplexity.
+    Of the table's first MAX_POINTS encodings, references included. The bars of
+    a perplexity are the interval of its ratio to the reference's, because the
+    text, the same for all, makes most of the error of a single perplexity.
     """
     reference = scores[REFERENCE]
     base = criterion.perplexity(reference, FAR)

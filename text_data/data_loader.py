@@ -19,17 +19,16 @@ import torch
 from errors import InputError
 from text_data.shards import Shards
 
-# Tokens per forward pass of an evaluation, padding included. A longer text is
-# one batch.
+# Tokens per forward pass of an evaluation, padding included, or one longer
+# text.
 BATCH_TOKENS = 16_384
 
 
 class Windows:
     """Windows of length + 1 tokens, `length` apart, none across two shards.
 
-    Each token is a target at most once. The first token of a shard and its
-    remainder, which fills no window, never are. Raises InputError if no window
-    fits.
+    A shard's first token and its remainder are never targets, the others once.
+    Raises InputError if no window fits.
     """
 
     def __init__(self, shards: Shards, length: int):
@@ -62,10 +61,7 @@ class Windows:
         return self.shards.padded_vocab_size
 
     def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
-        """Return inputs and targets of these windows, as `read_windows` does.
-
-        seed: used by subclasses whose batches are random.
-        """
+        """Return what `read_windows` does; subclasses use `seed`."""
         return read_windows(self.shards, map(self.locate, numbers), self.length)
 
 
@@ -82,11 +78,7 @@ class MaskedWindows(Windows):
         return masked_count(self.length, self.rate)
 
     def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
-        """Return inputs, targets, masked positions, as `read_masked_windows`
-        does.
-
-        seed: non-negative integers; another seed masks other tokens.
-        """
+        """Return what `read_masked_windows` does; another seed masks others."""
         return read_masked_windows(
             self.shards, map(self.locate, numbers), self.length, self.rate, seed
         )
@@ -125,10 +117,9 @@ def read_masked_windows(
 ) -> tuple[torch.Tensor, ...]:
     """Return inputs (n, length), targets and masked positions (n, t), int64.
 
-    t = masked_count(length, rate) random tokens of each window, in ascending
-    order. In the inputs 80% of them become <|mask|> (the first id after the
-    vocabulary), 10% a random token, and 10% stay (Devlin et al. 2019, section
-    3.1).
+    t = masked_count(length, rate) random tokens of each window, ascending. In
+    the inputs 80% of them become <|mask|> (the first id after the vocabulary),
+    10% a random token, 10% stay (Devlin et al. 2019, section 3.1).
 
     Random numbers depend only on mask_seed and the window's position, not on
     batch size and world size. Other arguments and errors: `read_windows`.
@@ -224,8 +215,7 @@ def prefetch(batches, device: torch.device, depth: int = 2):
         item = next(batches)
         if not pin:
             return item
-        # A strided view would be copied to pageable memory first, and the host
-        # would wait.
+        # A strided view would be copied to pageable memory, with a wait.
         return [x.contiguous().pin_memory() if isinstance(x, torch.Tensor) else x for x in item]
 
     def to_device(x):

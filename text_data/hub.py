@@ -4,9 +4,8 @@
     file = open_file(data_set.files("train")[0])
     folder = download_model("gpt2", ["config.json", "*.safetensors"], remedy)
 
-The clients of Hugging Face repeat failed requests. `configure` gives each one a
-timeout, and refuses answers that are shorter than announced, which the clients
-would take as the whole file.
+The hub's clients repeat failed requests. `configure` gives each one a timeout,
+and refuses answers that are shorter than announced.
 """
 
 import contextlib
@@ -54,7 +53,8 @@ def http_library():
 class _LengthCheck:
     """Raise a connection error for an answer of the wrong length.
 
-    The clients repeat the request then, instead of taking it as the whole file.
+    The clients then repeat the request. Otherwise, they take it as the whole
+    file.
     """
 
     def __init__(self):
@@ -176,8 +176,8 @@ def load_table(options: dict, revision: str | None = None):
 def download_model(repository: str, patterns: list[str], remedy: str) -> Path:
     """Return the folder of a model's files, named after its commit.
 
-    patterns: of the files. Downloads what is not cached. Raises InputError with
-    `remedy` if that fails, or in offline mode.
+    patterns: of the files. Downloads what is not cached, or raises InputError
+    with `remedy`; uses the cache offline.
     """
     import huggingface_hub
 

@@ -4,7 +4,7 @@
     inputs, targets, positions = train.batch(numbers, (seed, epoch, index))
     tokens, positions = make_sequence(text, PASSAGE, "random", 10, 32, generator)
 
-Three kinds of sequences consist of symbols, the token ids below SYMBOLS:
+Sequences consist of symbols, the token ids below SYMBOLS:
 
     passage       8 symbols, filler, the same symbols; the last 6 count
     associative   8 pairs of a key and a value, filler, the pairs in another
@@ -14,14 +14,13 @@ Three kinds of sequences consist of symbols, the token ids below SYMBOLS:
                   symbols count. The curriculum: all sequences in the first
                   half of training, then half of them; none in validation
 
-Filler is random symbols, or text whose tokens are replaced by symbols, other
-ones in each sequence. Symbols of a passage, of the pairs or of a period all
-differ, and filler has none of them. So each counted token followed the only
-earlier copy of the token before it.
+Filler is random symbols, or text with symbols in place of tokens, other ones in
+each sequence. A passage's, the pairs' or a period's symbols all differ and are
+not in the filler: each counted token followed the only earlier copy of its
+predecessor.
 
-The vocabulary has no further tokens: with tied embeddings, those that are never
-predicted delay learning (`rope`: from 350 steps to more than 900 with 320
-embeddings).
+There are no further tokens: with tied embeddings, those that are never
+predicted delay learning (`rope`: 350 steps, 900 with 320 embeddings).
 
 Sequences depend on the seed, the training step and the window of text that they
 replace, not on batch size and world size.
@@ -39,8 +38,7 @@ from text_data.shards import VOCABULARY_MULTIPLE, Shards
 
 SYMBOLS = VOCABULARY_MULTIPLE
 # Loss terms of each sequence, a multiple of 6 and 8: equal numbers keep the
-# mean loss independent of micro-batches and ranks. Targets repeat if fewer
-# count.
+# mean loss independent of the batches. Targets repeat if fewer count.
 TARGETS = 48
 # Up to this fraction of training, all sequences are periodic; later, PERIODIC
 # of them. A network first learns to predict symbols that it has read, then

@@ -72,10 +72,7 @@ def make_header(version: int, tokens: int) -> bytes:
 
 
 def allow_open_files(count: int) -> None:
-    """Raise the process's limit of open files by `count`, one per shard.
-
-    Raises InputError if the system's own limit is lower.
-    """
+    """Raise the limit of open files by `count`, or raise InputError."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = len(os.listdir("/dev/fd")) + count + OTHER_FILES
     if soft == resource.RLIM_INFINITY or needed <= soft:
@@ -92,8 +89,7 @@ def allow_open_files(count: int) -> None:
 class TokenFile:
     """The tokens of a checked file, read when used: (n,) uint16 or uint32.
 
-    A memory map would kill the process (SIGBUS) if another program truncates
-    it.
+    A memory map would end the process (SIGBUS) if the file is truncated.
     """
 
     def __init__(self, path: Path):
@@ -180,13 +176,12 @@ class ShardWriter:
     """Write the shards of a split, each atomically; resume a preparation.
 
     split: of the first shard. shard_tokens: per shard; the last may have fewer.
-    later_split: of all later shards; None: `split`. max_shards: stop after
-    them.
+    later_split: of later shards; None: `split`. max_shards: when to stop.
 
     Documents must come in the same order on every run. `start` is (document,
     offset in it) of the first token that is not in a finished shard. `add`
-    skips earlier tokens, so a resumed run writes the same bytes. If a shard in
-    meta.json is missing on disk, it and all later ones are written again.
+    skips earlier tokens. Shards from the first missing one on are written
+    again.
     """
 
     def __init__(
@@ -231,11 +226,7 @@ class ShardWriter:
         return self.max_shards is not None and len(self.shards) >= self.max_shards
 
     def save_source_state(self, document: int, state) -> None:
-        """Remember a `state` (JSON) to read the source from `document` on.
-
-        The next shard stores the latest pair that it can use, and a resumed
-        writer has it in `source_states`.
-        """
+        """Let the next shard store a `state` (JSON) to read from `document` on."""
         self.source_states.append((document, state))
 
     def add(self, document: int, offset: int, tokens: np.ndarray) -> None:
@@ -282,8 +273,7 @@ class ShardWriter:
         }
         usable = sum(document <= next_token[0] for document, _ in self.source_states)
         if usable:
-            # Keep the latest usable state: the next shard may have no later
-            # one.
+            # Keep the latest usable state: the next shard may need it.
             self.source_states = self.source_states[usable - 1 :]
             entry["mark"] = self.source_states[0]
         self.shards.append(entry)
@@ -343,11 +333,7 @@ class Meta:
         self.content["splits"][split] = {**totals, "shards": entries}
 
     def remove(self) -> None:
-        """Delete the shards, meta.json, tokenizer, and the folder if empty
-        then.
-
-        meta.json goes after the shards, so that none is without a description.
-        """
+        """Delete the shards, then meta.json, tokenizer, and an empty folder."""
         for record in self.content["splits"].values():
             for entry in record["shards"]:
                 (self.folder / entry["file"]).unlink(missing_ok=True)
@@ -358,17 +344,15 @@ class Meta:
 
 
 class Shards:
-    """The shards of one split, opened after their headers and sizes are
-    checked.
+    """The shards of one split, opened after headers and sizes are checked.
 
-    verify: "always" compares the shards with their SHA-256 in meta.json,
-    "never" does not, "auto" does up to AUTO_VERIFY_BYTES in all.
+    verify: compare them with their SHA-256 in meta.json: "always", "never", or
+    "auto", which does up to AUTO_VERIFY_BYTES in all.
 
     Attributes: tokens (one TokenFile per shard), paths, total (number of
-    tokens), vocab_size, tokenizer, meta (content of meta.json), sha256 (hash
-    over the shards' hashes, which identifies the data in records).
-
-    Raises InputError for a missing, empty or truncated shard, and another hash.
+    tokens), vocab_size, tokenizer, meta (content of meta.json), sha256 (over
+    the shards' hashes). Raises InputError for a missing, empty or changed
+    shard.
     """
 
     def __init__(self, folder: str | Path, split: str, verify: str = "auto"):
@@ -418,9 +402,7 @@ class Shards:
 
     @property
     def tokenizer_files(self) -> dict[str, bytes]:
-        """The tokenizer's files, content by name; none if its name identifies
-        it.
-        """
+        """The tokenizer's files, content by name; none if it needs none."""
         return load_tokenizer(self.tokenizer, self.folder).files if "@" in self.tokenizer else {}
 
     @property
@@ -434,18 +416,12 @@ def padded_size(vocab_size: int) -> int:
 
 
 def read_meta(folder: str | Path, remedy: str) -> dict:
-    """Return the content of the meta.json in a folder.
-
-    Raises InputError, which ends with `remedy`, if it is missing or corrupt.
-    """
+    """Return a folder's meta.json, or raise InputError, ending with `remedy`."""
     return read_json(Path(folder) / META, remedy, SCHEMA)
 
 
 def verify(folder: str | Path) -> None:
-    """Compare every shard in `folder` with its hash; print that all match.
-
-    Raises InputError with one line per problem.
-    """
+    """Check all hashes in a folder; raise InputError with a line per problem."""
     meta = read_meta(folder, f"--verify needs its hashes: prepare {folder} first")
     problems = []
     for split in meta["splits"] or ["train"]:

@@ -54,11 +54,10 @@ def find_files(
 ) -> list[Path]:
     """Return the files in `sources`, and those in its folders, sorted.
 
-    In folders, hidden files, empty files and the folder `exclude` are left out.
+    In folders, hidden and empty files and the folder `exclude` are left out.
     skip_reason: returns "<why a file is skipped>: <what to do>", or None.
-    kinds: the kinds of files that are read, for messages. Prints the first
-    skipped files. Raises InputError if a source does not exist or nothing is
-    left.
+    kinds: of files that are read, for messages. Prints the first skipped files.
+    Raises InputError if a source does not exist or nothing is left.
     """
     missing = [source for source in sources if not Path(source).exists()]
     if missing:
@@ -88,10 +87,7 @@ def find_files(
 
 
 def fingerprint(files: list[Path]) -> str:
-    """Return a hash of the files' names, sizes, first and last megabytes.
-
-    It recognizes the same sources when a preparation is resumed.
-    """
+    """Return a hash of names, sizes, first and last megabytes of files."""
     digest = hashlib.sha256()
     for path in files:
         with open(path, "rb") as file:
@@ -104,10 +100,7 @@ def fingerprint(files: list[Path]) -> str:
 
 
 def standard_library_files() -> list[Path]:
-    """Return the source files of this Python's standard library, sorted.
-
-    Without tests, which many distributions remove.
-    """
+    """Return the standard library's sorted sources, without its tests."""
     root = Path(sysconfig.get_path("stdlib"))
     files = [
         path for path in root.rglob("*.py") if NOT_LIBRARY.isdisjoint(path.relative_to(root).parts)
@@ -169,15 +162,12 @@ def read_rows(
 ) -> Iterator[tuple[int, str]]:
     """Yield (number, text) of each row of local files, or of files on the hub.
 
-    name: of all files together, for messages. column: of the text, or several
-    names with commas, of which a row's first one counts; others are not
-    decoded. files: a function returns those on the hub. on_state: called at
-    times with (number of the next row, (its file, its row there)). resume_from:
-    such a pair, to continue without reading earlier files. column_remedy: what
-    to do if there is no such column.
-
-    Raises InputError if a file cannot be fetched or read, or for a row without
-    text in `column`.
+    name: of all files, for messages. column: of the text, or several names with
+    commas: a row's first one counts. files: a function returns those on the
+    hub. on_state: called at times with (number of the next row, (its file, its
+    row there)). resume_from: such a pair, to continue from. column_remedy: what
+    to do if there is no such column. Raises InputError if a file cannot be
+    fetched or read, or for a row without text in `column`.
     """
     is_local = not callable(files)
     columns = [*dict.fromkeys(name.strip() for name in column.split(","))]
@@ -202,10 +192,7 @@ def read_rows(
 
 
 def find_text(values: dict, columns: Sequence[str], where: str, column_remedy: str) -> str:
-    """Return the first value in `columns` that is not null.
-
-    Raises InputError if it is no text.
-    """
+    """Return the first non-null value of `columns`; InputError if not text."""
     column = next((name for name in columns if values.get(name) is not None), columns[0])
     value = values.get(column)
     if isinstance(value, str):
@@ -308,8 +295,7 @@ def _open(path: str | Path) -> Iterator[Any]:
     with open(path, "rb") if isinstance(path, Path) else hub.open_file(path) as file:
         if compression:
             file = openers[compression](file, mode="rb")
-        # fsspec also takes the package zstandard, which reads truncated files
-        # without an error.
+        # fsspec also takes zstandard, which accepts truncated files.
         if compression == "zstd" and not isinstance(file, io.IOBase):
             raise InputError(missing)
         yield file

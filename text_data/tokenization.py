@@ -5,8 +5,7 @@
     rows = text_sources.read_rows(...)
     preparation.write(((writer, number, text) for number, text in rows), "pass more text")
 
-A document is (writer of its split, its number in that writer's source, its text
-or its pieces).
+A document is (its split's writer, its number in the source, text or pieces).
 """
 
 import os
@@ -111,9 +110,8 @@ class Preparation:
     def write(self, documents, remedy: str, total: int | None = None) -> None:
         """Write the missing shards and print a summary.
 
-        total: number of documents for the progress bar, if known. Raises
-        InputError, with `remedy`, if a split gets no text, and removes
-        everything written.
+        total: number of documents, if known. If a split gets no text, removes
+        everything written and raises InputError with `remedy`.
         """
         meta = self.meta
         if meta.content["complete"]:

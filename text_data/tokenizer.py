@@ -45,8 +45,7 @@ class Tokenizer:
     """Interface of all tokenizers.
 
     name: its identity. vocab_size: the highest token id + 1. eot: the token at
-    the start of each document. files: to store with data sets and runs, content
-    by name.
+    the start of each document. files: to store with data sets, by name.
     """
 
     name: str
@@ -63,10 +62,7 @@ class Tokenizer:
         raise NotImplementedError
 
     def decode(self, tokens: list[int], errors: str = "replace") -> str:
-        """Return the text of tokens.
-
-        errors: replace incomplete characters by U+FFFD, or ignore them.
-        """
+        """Return the text; errors: replace incomplete characters, or ignore."""
         raise NotImplementedError
 
     def incremental_decoder(self):
@@ -101,8 +97,7 @@ class TiktokenTokenizer(Tokenizer):
         return b"".join(map(self.token_bytes, tokens)).decode(errors=errors)
 
     def incremental_decoder(self):
-        # A character may take several tokens: the decoder waits for all of its
-        # bytes.
+        # The decoder waits for all tokens of a character.
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         return lambda token: decoder.decode(self.token_bytes(token))
 
@@ -110,8 +105,7 @@ class TiktokenTokenizer(Tokenizer):
 class HuggingFaceTokenizer(Tokenizer):
     """A tokenizer of Hugging Face's library `tokenizers`, from its files.
 
-    description: the name without its hash. files: the contents of
-    tokenizer.json and tokenizer_config.json.
+    description: the name without hash. files: tokenizer.json and _config.json.
     """
 
     def __init__(self, description: str, files: dict[str, bytes]):
@@ -164,8 +158,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
 
     def decode(self, tokens, errors="replace"):
-        # The library writes U+FFFD for incomplete characters; nothing
-        # distinguishes those from U+FFFD of the text itself.
+        # Incomplete characters are U+FFFD, as those of the text itself.
         text = self.backend.decode(list(tokens), skip_special_tokens=False)
         return text.strip("\ufffd") if errors == "ignore" else text
 
@@ -218,8 +211,7 @@ def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
         )
     try:
         return TiktokenTokenizer(tiktoken.get_encoding(name))
-    # Errors of `requests` are OSErrors; a proxy's page instead of the file is a
-    # ValueError.
+    # OSError: also of `requests`; ValueError: a proxy's page as file.
     except (OSError, ValueError) as error:
         cause = type(error).__name__ if isinstance(error, OSError) else "the answer is not it"
         raise InputError(
@@ -373,7 +365,7 @@ def _read_files(folder: Path) -> dict[str, bytes]:
 
 
 def run_tokenizer(run: str | Path, checkpoint: dict) -> Tokenizer:
-    """Return the tokenizer of a run, from its folder or its training data.
+    """Return a run's tokenizer, from its folder or training data.
 
     checkpoint: the content. Raises InputError as `load_tokenizer` does.
     """
