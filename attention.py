@@ -105,7 +105,7 @@ class Path:
     """An implementation of attention; each layer has one.
 
     compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv) has the
-    arguments of `attend`. check(encoding) raises InputError if it cannot
+    arguments of `attend`.  check(encoding) raises InputError if it cannot
     compute it here.
     fused: whether inference without a bias needs no mask.
     skips_tiles: whether it uses MaskSpec.skip_tolerance.
@@ -136,8 +136,7 @@ def make_mask_spec(
 def attention_mask(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> Tensor:
     """Return the attention mask, True where a query attends to a key.
 
-    q (B, H, T, D), k (B, H, S, D) -> (T, S) bool, or (B, 1, T, S) if the texts
-    have lengths.
+    q (B, H, T, D), k (B, H, S, D) -> (T, S) bool, or (B, 1, T, S) with lengths.
     """
     i, j = _token_indices(q, k, mask_spec)
     mask = i >= j if mask_spec.causal else (i >= 0).expand(-1, len(j))
@@ -181,9 +180,8 @@ def attend(
 
     q (B, H, T, D), k (B, G, S, D), v (B, G, S, E) -> (B, H, T, E), dtype of q.
 
-    G divides H: consecutive heads share keys and values (grouped-query
-    attention). E is D, unless the encoding changes the width of q and k. scale:
-    factor of q k^T.
+    G divides H: consecutive heads share keys and values. E is D, unless the
+    encoding changes the width of q and k. scale: factor of q k^T.
     path: from `resolve_path` for whole texts without padding, else from
     `select_path`. mask_spec: default: the encoding's; without gradients also a
     smaller window_size or a tensor as query_offset. packed_qkv: (B, T, 3 C), of
@@ -344,8 +342,7 @@ def logits(
 ) -> Tensor:
     """Return logits q k^T * scale + bias, meaningful where the mask is True.
 
-    -> (B, H, T, S) float32, float64 for float64 inputs. table: see
-    `bias_matrix`.
+    -> (B, H, T, S), at least float32. table: see `bias_matrix`.
     """
     encoding = bias_inputs.encoding
     mask_spec = mask_spec or make_mask_spec(encoding)
@@ -578,8 +575,7 @@ def resolve_path(name: str, encoding: Encoding, device_type: str = "cpu") -> Pat
 
     "auto" is "sdpa" where the encoding allows it (on a CPU "batched"), else
     "dense"; for training on a GPU see training/attention_path.py. Raise
-    InputError for an unknown name or a path that the encoding or this machine
-    cannot take.
+    InputError for a path that is unknown or not possible here.
     """
     if name == "auto":
         path = _general_path(encoding)

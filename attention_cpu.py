@@ -69,7 +69,8 @@ def _batched_attention(q, k, v, u, w, scale, causal, gradients, bias_learns):
     """Return softmax(q k^T * scale + u w^T) v, and weights for backward.
 
     q, k (N, T, D), v (N, T, E) and u, w (N, T, R) -> (N, T, E) and all blocks'
-    weights in a row, empty without gradients. torch.compile would unroll it.
+    weights in a row, empty without gradients. An operator: torch.compile would
+    unroll it.
     """
     y, saved = _batched_attention_fake(q, k, v, u, w, scale, causal, gradients, bias_learns)
     with torch.autocast("cpu", enabled=False):

@@ -1,7 +1,8 @@
 """KV cache for incremental decoding.
 
-cache = Cache(model, capacity=1024) logits = model(tokens[:, :100], cache=cache)
-logits = model(tokens[:, 100:], cache=cache)    # the logits of one call with all tokens
+cache = Cache(model, capacity=1024)
+logits = model(tokens[:, :100], cache=cache)
+logits = model(tokens[:, 100:], cache=cache)    # as of one call with all tokens
 """
 
 import torch
@@ -14,8 +15,7 @@ class LayerCache:
     """Keys, values and key features of one layer, in buffers (B, H, tokens, D).
 
     The first `extend` allocates `capacity` tokens, or with a window those that
-    the next tokens attend to. On a CPU buffers are float32, faster for one
-    query.
+    the next tokens attend to. On a CPU buffers are float32, which is faster.
 
     window:   tokens attended to, including the current one; None: all.
     position: int64 (1,), index of the next token, once the shapes are fixed.
@@ -36,8 +36,7 @@ class LayerCache:
 
         S counts all tokens so far, or with a window these T and the window - 1
         before them. With fixed shapes T is 1 and S is the capacity. On a CPU
-        the result for T = 1 is float32 without a window. Running features stay
-        as they are.
+        the result for T = 1 is float32 without a window. Running features stay.
         """
         kept = [n for n in range(len(k_features)) if n not in self.running]
         all_k, all_v, *stored = self.store([k, v, *(_columns(k_features[n]) for n in kept)])

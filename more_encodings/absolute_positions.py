@@ -32,8 +32,7 @@ class CAPE(Sinusoidal):
     """`sinusoidal` at (pos + G + U) s during training, with random shift G, jitter U and scale s.
 
     Per sequence: G uniform in +-`shift`, ln s uniform in +-ln(1 + percent/100).
-    Per token: U uniform in +-1/2. Positions are not centered, as in the paper
-    for text.
+    Per token: U uniform in +-1/2. Positions are not centered.
     Source: Likhomanenko et al. 2021 (CAPE), section 3.1
     """
 
@@ -45,8 +44,7 @@ class CAPE(Sinusoidal):
 
     def embed(self, x, pos):
         if self.training:
-            # Uniform in [-1, 1): one number per sequence, per token, per
-            # sequence.
+            # Uniform in [-1, 1), per sequence, per token, per sequence.
             shift = torch.rand(len(x), 1, device=x.device) * 2 - 1
             jitter = torch.rand(len(x), len(pos), device=x.device) * 2 - 1
             log_scale = torch.rand(len(x), 1, device=x.device) * 2 - 1
@@ -58,8 +56,7 @@ class CAPE(Sinusoidal):
 class DIETAbs(Encoding):
     """P_Q[i] P_K[j], two learnable tables per head, L rows of `rank` numbers; rank = D by default.
 
-    Initialized to N(0, 0.02). Undefined beyond the training length, like
-    `learnable`.
+    Initialized to N(0, 0.02). Undefined beyond the training length.
     Source: Chen et al. 2021 (DIET), eq. 1
     """
 

@@ -10,8 +10,7 @@ from posenc import Encoding
 class DAPE(Encoding):
     """f([A; B]), A the logits and B the bias of a pair in all heads, f an MLP 2H -> width -> H.
 
-    f has a LeakyReLU. Combine it with a bias, as in `dape+kerple`; alone, B is
-    0.
+    f has a LeakyReLU. Combine it with a bias, as in `dape+kerple`.
     Source: Zheng et al. 2024a (DAPE)
     """
 

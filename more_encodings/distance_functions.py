@@ -1,7 +1,6 @@
 """Further functions of the distance: KERPLE's power variant, FIRE and MEP.
 
-MEP is the mean of several kernels, each the exponential of a bias of the
-distance.
+MEP is the mean of kernels, each the exponential of a bias.
 """
 
 import math

@@ -11,8 +11,7 @@ from posenc import Encoding, running_sum, sinusoids
 class Shaw(Encoding):
     """q_i a[min(d, k)] / sqrt(D), a learnable key for each distance, shared by all heads.
 
-    Initialized to N(0, 0.02). Bidirectional: k additional embeddings, for later
-    positions.
+    Initialized to N(0, 0.02). Bidirectional: k more, for later keys.
     Relative values are not implemented: the paper found no gain from them.
     Source: Shaw et al. 2018, eqs. 4 and 5
     """
@@ -26,8 +25,7 @@ class Shaw(Encoding):
 
     def set_bidirectional(self):
         super().set_bidirectional()
-        # Rows 0..k are the distances 0..k, the last k rows the distances
-        # -k..-1.
+        # Rows 0..k are the distances 0..k, the last k rows -k..-1.
         self.a = nn.Parameter(0.02 * torch.randn(2 * self.k + 1, self.a.size(1)))
 
     def logits_transform(self, logits, bias, q, k, scale, d, mask, q_features, k_features):
@@ -39,8 +37,7 @@ class Shaw(Encoding):
 class TransformerXL(Encoding):
     """((q_i + u) k_j + (q_i + v) W r_d) / sqrt(D), r_d the sinusoids of the distance.
 
-    Per head: W ~ N(0, 0.02), u and v start at zero. `rotate` adds u to the
-    queries.
+    Per head: W ~ N(0, 0.02), u and v start at zero; `rotate` adds u.
     Source: Dai et al. 2019 (Transformer-XL), section 3.3
     """
 
@@ -56,8 +53,7 @@ class TransformerXL(Encoding):
         return q + self.u.to(q.dtype), k
 
     def logits_transform(self, logits, bias, q, k, scale, d, mask, q_features, k_features):
-        # All T + S - 1 distances between these queries and keys, in descending
-        # order.
+        # All T + S - 1 distances of queries and keys, descending.
         longest = d[-1, 0]
         distances = longest - torch.arange(sum(d.shape) - 1, device=d.device)
         r = sinusoids(distances, self.w.size(-1)).to(q.dtype)  # (T + S - 1, C)
@@ -86,8 +82,7 @@ class CoPE(Encoding):
         gates = logits.sigmoid().masked_fill(~mask, 0)
         p = running_sum(gates.flip(-1)).flip(-1).clamp(max=last)
         products = q.to(logits.dtype) @ self.e.T.to(logits.dtype)  # (B, H, T, positions)
-        # NaN in p reaches the output through lerp; as an index it must still be
-        # in range.
+        # NaN in p reaches the output by lerp; as an index it must be in range.
         below = products.gather(-1, p.floor().long().clamp(0, last))
         above = products.gather(-1, p.ceil().long().clamp(0, last))
         return torch.lerp(below, above, p - p.floor())

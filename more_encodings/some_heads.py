@@ -14,8 +14,7 @@ from posenc import Encoding, RoPE
 class SomeHeads(Encoding):
     """An encoding on the first `count` heads only, as in `cable:heads=2`.
 
-    encoding: with the parameters of `count` heads. Features per head are padded
-    with zeros.
+    encoding: one of `count` heads. Features per head are padded with zeros.
     """
 
     shared_options = ("heads", "heads_percent")
@@ -146,7 +145,7 @@ class SomeHeads(Encoding):
 
 
 def unwrap(encoding: Encoding) -> Encoding:
-    """Return an encoding without its wrapper."""
+    """Return an encoding without its wrapper, if it has one."""
     return encoding.encoding if isinstance(encoding, SomeHeads) else encoding
 
 

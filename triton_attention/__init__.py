@@ -22,7 +22,7 @@ from attention import BiasInputs
 from errors import InputError
 from posenc import Encoding
 
-# An exported folder has only this file. torch.compile cannot trace globals().
+# Exported folders copy this file alone. torch.compile cannot trace globals().
 IN_EXPORT = "__path__" not in globals()
 
 

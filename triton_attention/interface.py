@@ -33,8 +33,7 @@ def fused_attention(
 ) -> Tensor:
     """Return softmax(q k^T scale + bias) v, differentiable in all tensors.
 
-    q: (B, H, T, D), bfloat16, float16 or float32; the queries are the last T of
-    the S tokens.
+    q: (B, H, T, D), bf16, f16 or f32; the queries are the last T of S tokens.
     k, v: (B, G, S, D), G a divisor of H: consecutive heads share them.
     bias: its gradients with respect to a table need T = S.
     scale: factor of the logits, usually D**-0.5.

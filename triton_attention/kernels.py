@@ -229,13 +229,11 @@ def attention_forward(
 
     Grid: (tiles of queries, B H).
 
-    Q: (B, H, T, D), K, V: (B, H / SHARED, S, D), bf16, f16 or f32: SHARED heads
-    have the same key.
+    Q: (B, H, T, D), K, V: (B, H / SHARED, S, D), bf16, f16 or f32.
     S_I, G: (B, H, T), S_J: (B, H, S), f32; unused ones are empty with strides
     of 0. TABLE: (H, num_distances), f32. PIECES: (H, 3, NUM_PIECES), f32: ends,
     slopes, intercepts. KEPT_TILES: (1 or 2, B, H, tiles of queries), int32, in
-    units of SKIP_KEYS keys: where the keys to read begin and, if not causal,
-    end.
+    units of SKIP_KEYS keys: where the keys to read begin (and end).
     Y: output, in memory (B, T, H, D). LSE: output (B, H, T), f32, in base 2.
     window_size: in tokens. D_TILE: D rounded up to a power of 2.
     """
@@ -325,8 +323,7 @@ def attention_backward_rows(
     or a third of (B, T, 3, H, D): grad_t is its stride from one token to the
     next. DS_I, DG: outputs (B, H, T), f32, written if the kind of bias has such
     gradients and s_learns, g_learns.
-    DELTA: output (B, H, T), f32: sum_j p_ij (dy_i v_j), which the other kernels
-    subtract.
+    DELTA: output (B, H, T), f32: sum_j p_ij (dy_i v_j), for other kernels.
 
     delta is dy y if y is exact; then the gradients of a row's logits sum to
     zero. If y is rounded they do not, and the residue would add up along
@@ -429,8 +426,7 @@ def attention_backward_columns(
 ):  # fmt: skip
     """Compute dk, dv and dS_j of N keys of one head.
 
-    Grid: (tiles of keys, B H). Inputs as in `attention_backward_rows`, which
-    has computed DELTA.
+    Grid: (tiles of keys, B H). Inputs as in `attention_backward_rows`.
 
     DK, DV: outputs, in memory (B, S, H, D) or thirds of (B, S, 3, H, D), with a
     stride of grad_t from one token to the next. DS_J: output (B, H, S), f32;

@@ -68,8 +68,7 @@ def kept_tiles(
 
     q: (B, H, T, D). k: (B, G, S, D). kind: decay or log-decay. s_i, g: (B, H,
     T). s_j: (B, H, S). Returns (1 or 2, B, H, tiles of queries), int32: the
-    index of the first tile of keys and, if not causal, the index after the last
-    one.
+    first tile of keys and, if not causal, the one after the last.
     """
     M, N, *_ = tile_sizes.select(kind, q.size(-1), q.dtype)["forward"]
     T, S = q.size(2), k.size(2)
@@ -91,8 +90,7 @@ def kept_tiles(
     )
     tile_count = per_query_tile[0].size(-1)
     kept = []
-    # Chunks of rows bound the memory, which is quadratic in the number of
-    # tiles.
+    # Chunks of rows bound the memory, quadratic in the number of tiles.
     for rows in torch.arange(tile_count, device=q.device).split(256):
         min_s_i, max_s_i, min_g, max_g, max_q_norm, min_own = (
             x[:, :, rows, None] for x in per_query_tile
