@@ -178,7 +178,7 @@ def _check(source: str | Path, value, schema, remedy: str) -> None:
 
 
 def read_json_lines(path: str | Path) -> list[Any]:
-    """Return the JSON values of the lines of a file, None for corrupt lines.
+    """Return the JSON values of a file's lines, None for corrupt lines.
 
     An incomplete last line is left out. Raises InputError for unreadable files.
     """

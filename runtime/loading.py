@@ -43,7 +43,7 @@ def cast_blocks(model: GPT, dtype: torch.dtype) -> None:
     """Cast the blocks' Linear layers to `dtype`, for inference under autocast.
 
     Without gradients, autocast would cast them in every call, to the same
-    results. Norms, encodings and the embedding stay float32, as logits do.
+    results. Norms, encodings, embedding and logits stay float32.
     """
     for module in model.h.modules():
         if isinstance(module, nn.Linear):

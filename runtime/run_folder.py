@@ -174,7 +174,7 @@ class Run:
             if plugin.path.name in (self.config.get("plugin") or {}):
                 with atomic(self.folder / plugin.path.name) as file:
                     file.write(plugin.source)
-        # The name of the tokenizer is for --tokenizer RUN.
+        # For --tokenizer RUN.
         facts |= {"data": self.data["sha256"], "tokenizer": self.data["tokenizer"]}
         if self.config.get("plugin"):
             facts["plugin"] = self.config["plugin"]

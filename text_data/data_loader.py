@@ -19,8 +19,7 @@ import torch
 from errors import InputError
 from text_data.shards import Shards
 
-# Tokens per forward pass of an evaluation, padding included, or one longer
-# text.
+# Tokens per forward pass of an evaluation, with padding, or one longer text.
 BATCH_TOKENS = 16_384
 
 

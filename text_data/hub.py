@@ -53,8 +53,7 @@ def http_library():
 class _LengthCheck:
     """Raise a connection error for an answer of the wrong length.
 
-    The clients then repeat the request. Otherwise, they take it as the whole
-    file.
+    The clients then repeat the request, instead of taking it as the file.
     """
 
     def __init__(self):

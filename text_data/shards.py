@@ -180,8 +180,7 @@ class ShardWriter:
 
     Documents must come in the same order on every run. `start` is (document,
     offset in it) of the first token that is not in a finished shard. `add`
-    skips earlier tokens. Shards from the first missing one on are written
-    again.
+    skips earlier tokens. Shards from a missing one on are written again.
     """
 
     def __init__(
@@ -349,10 +348,9 @@ class Shards:
     verify: compare them with their SHA-256 in meta.json: "always", "never", or
     "auto", which does up to AUTO_VERIFY_BYTES in all.
 
-    Attributes: tokens (one TokenFile per shard), paths, total (number of
-    tokens), vocab_size, tokenizer, meta (content of meta.json), sha256 (over
-    the shards' hashes). Raises InputError for a missing, empty or changed
-    shard.
+    Attributes: tokens (one TokenFile per shard), paths, total (of tokens),
+    vocab_size, tokenizer, meta (of meta.json), sha256 (over the shards'
+    hashes). Raises InputError for a missing, empty or changed shard.
     """
 
     def __init__(self, folder: str | Path, split: str, verify: str = "auto"):
