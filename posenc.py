@@ -20,8 +20,8 @@ The dense path, the KV cache, long contexts in chunks and bias plots need only
 Tutorial: docs/adding_an_encoding.md.
 
 Legend: B batch, H heads, T queries, S keys, D head dimension, C width, L
-training length (block_size); query position i, key position j, distance d = i -
-j. In an encoder d is |i - j| and S_i - S_j is -|S_i - S_j|.
+training length (block_size); query position i, key position j, distance d = i - j.
+Formulas are for decoders; in an encoder d is |i - j| and S_i - S_j is -|S_i - S_j|.
 """
 
 import inspect
@@ -67,8 +67,9 @@ class Encoding(nn.Module):
         (B|1, H|1, T|1, S|1), zeros if there is none; q: (B, H, T, D) and k:
         (B, H, S, D), after `rotate`; d: (T, S) int64; mask: (T, S) bool, True
         where a query attends to a key; others must not affect the result.
+        No fused kernel provides full rows.
     start_at_zero_() makes the bias nearly 0, to add it to a trained model.
-    sink() -> (H,), a logit of no token in each row's softmax.
+    sink() -> (H,), a logit of no token in each row's softmax: weights sum to less than 1.
     """
 
     names: tuple[str, ...] = ()  # --pe names
@@ -128,7 +129,7 @@ class Encoding(nn.Module):
 
         Each is (B|1, H|1, T), or (B|1, H|1, T, N) for N numbers each.
 
-        x: (B, T, C) float32 or float64, the layer's normalized input.
+        x: (B, T, C) float32 or float64, the layer's normalized input; pos: (T,) int64.
         previous: key features of the preceding token, each (B|1, H|1, 1), when
         x continues a sequence (KV cache). Add it to cumulative sums
         (`running_sum`). Query features that are equal for all tokens may have T
@@ -151,7 +152,8 @@ class Encoding(nn.Module):
 class WeightedDecay(Encoding):
     """Base class of biases g_i (S_i - S_j), S decreasing, weights g_i >= 0.
 
-    Query features (S, g), key features (S,). Bidirectional: no factors.
+    Query features (S, g), key features (S,). Differences are taken in float32.
+    Bidirectional: no factors, because |S_i - S_j| is no sum of products.
     """
 
     triton_kind = "decay"
@@ -438,7 +440,7 @@ class RoPE(Encoding):
 class Learnable(Encoding):
     """x + P[pos], P a learnable table with L rows.
 
-    P ~ N(0, 0.02). Longer sequences raise an error; tables print "—".
+    GPT-2's own: P ~ N(0, 0.02). Longer sequences raise an error; tables print "—".
     Source: Radford et al. 2019 (GPT-2)
     """
 
