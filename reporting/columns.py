@@ -17,7 +17,7 @@ from runtime import cli
 from runtime.schema import MAY_CHANGE_ON_RESUME, RECORD_DEFAULTS
 
 from errors import InputError
-from reporting.formatting import escape_markdown
+from reporting.formatting import escape_markdown, standard_deviation
 
 # Order of columns in the CABLE paper. Other encodings follow by name.
 PAPER_ORDER = (
@@ -86,7 +86,12 @@ class Column:
         return statistics.mean(values) if values else None
 
     def error(self, length: int) -> float | None:
-        """Return the standard error over the text at a length, of the first seed, if recorded."""
+        """Return the standard deviation over seeds; of one seed: the recorded error over the text.
+
+        None if it is unknown.
+        """
+        if len(self.records) > 1:
+            return standard_deviation(self.values(length))
         entry = self.records[0]["lengths"][str(length)]
         if "loss_se" in entry:
             return entry["loss_se"] and entry["loss_se"] * entry[self.key]

@@ -7,8 +7,8 @@ the colors and the labels.
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,21 +16,18 @@ from evaluation.intervals import Interval
 from reporting import style
 from reporting.columns import Column, all_lengths, describe_models
 from reporting.formatting import standard_deviation
-from reporting.tables import (
-    describe_setup,
-    speed_sort_key,
-)
+from reporting.tables import cases, describe_setup, speed_sort_key
 
 Points = list[tuple[float, float]]  # (x, y)
 
-CLOSE = 1.15  # lines below this multiple of the lowest value at every context get a close-up
+# Lines below this multiple of the lowest value at every length get a close-up.
+CLOSE = 1.15
 MIN_CLOSE_LINES = 3
 MIN_FRACTION = 0.001  # of a gradient that is drawn
-MAX_DRAWN = 1e12  # larger perplexities, also infinite ones, are only in the table
-FLOOR = 0.01  # percent of recall: lower values, also negative ones, are drawn here
+MAX_DRAWN = 1e12  # larger perplexities are only in the table
+FLOOR = 0.01  # percent of recall: lower values are drawn here
 WIDEST = 1.6  # multiple of the lowest perplexity: higher ones are drawn here
-SIDE_BY_SIDE = 1.2  # ratio of the places of the first and the last line of a single length
-CONTEXT = "context (tokens)"
+SIDE_BY_SIDE = 1.2  # ratio of the places of the ends of a single length
 OVER_SEEDS = "standard deviation over seeds"
 OVER_TEXT = "standard error of one seed"
 
@@ -42,9 +39,15 @@ class Line:
     label: str
     pe: str
     """encoding, which has the color"""
-    points: Sequence[tuple[float, float]]
-    errors: Sequence[tuple[float, float]] = ()
+    points: Points = field(default_factory=list)
+    errors: Points = field(default_factory=list)
     """height of the error band below and above each point; NaN: no band"""
+
+    def add(self, x: float, y: float, below: float | None = None, above: float | None = None):
+        """Add a point with its errors; None: no error, or the same above as below."""
+        below = math.nan if below is None else below
+        self.points.append((x, y))
+        self.errors.append((below, below if above is None else above))
 
 
 def by_length(
@@ -52,59 +55,57 @@ def by_length(
     file,
     y_label: str,
     y_scale: str = "log",
-    x_label: str = CONTEXT,
+    x_label: str = "context (tokens)",
     close_up: bool = False,
 ) -> None:
     """Plot the mean of each column against context length, with error bands.
 
-    close_up: adds a second panel with the lines close to the lowest, if others are far above.
+    close_up: adds a second panel with the lines close to the lowest, if others
+    are far above.
     """
     lengths = all_lengths(columns)
-    lines = [_line(column, lengths) for column in columns]
+    lines = []
+    for column in columns:
+        lines.append(line := Line(column.label, column.pe))
+        for length in lengths:
+            mean = column.mean(length)
+            if mean is not None and mean <= MAX_DRAWN:
+                line.add(length, mean, column.error(length))
     panels = [(y_label, lines)]
-    if close_up:
-        close = _close_to_lowest(lines, lengths)
-        if MIN_CLOSE_LINES <= sum(bool(line.points) for line in close) < len(lines):
-            panels.append((y_label, close))
+    close = _close_to_lowest(lines, len(lengths))
+    if close_up and MIN_CLOSE_LINES <= sum(bool(line.points) for line in close) < len(lines):
+        panels.append((y_label, close))
     several = {len(column.records) > 1 for column in columns}
     errors = " or ".join([OVER_SEEDS] * (True in several) + [OVER_TEXT] * (False in several))
-    title = f"{describe_models(columns)}\nbands: ± {errors}"
-    draw_lines(file, title, panels, x_label, y_scale, trained_at=_trained_at(columns))
+    draw_columns(columns, file, f"bands: ± {errors}", panels, x_label, y_scale)
 
 
-def _line(column: Column, lengths: list[int]) -> Line:
-    points, errors = [], []
-    for length in lengths:
-        mean = column.mean(length)
-        if mean is not None and mean <= MAX_DRAWN:
-            error = standard_deviation(column.values(length))
-            if len(column.records) == 1:
-                error = column.error(length)
-            error = math.nan if error is None else error
-            points.append((length, mean))
-            errors.append((error, error))
-    return Line(column.label, column.pe, points, errors)
+def draw_columns(columns: list[Column], file, note: str, panels, x_label: str, *scale, **options):
+    """Draw lines of columns, with the models in the title, and their training lengths."""
+    title = f"{describe_models(columns)}\n{note}".strip()
+    trained_at = {column.trained_at for column in columns}
+    draw_lines(file, title, panels, x_label, *scale, trained_at=trained_at, **options)
 
 
-def _close_to_lowest(lines: list[Line], lengths: list[int]) -> list[Line]:
-    """Return the lines, without points where they are not close to the lowest at every length."""
+def _close_to_lowest(lines: list[Line], lengths: int) -> list[Line]:
+    """Return the lines, without points where they are not close to the lowest everywhere."""
     lowest = {}
     for x, y in (point for line in lines for point in line.points):
         lowest[x] = min(y, lowest.get(x, y))
     close = []
     for line in lines:
         is_close = all(y < CLOSE * lowest[x] for x, y in line.points)
-        is_complete = len(line.points) == len(lengths)
-        close.append(line if is_close and is_complete else Line(line.label, line.pe, []))
+        is_complete = len(line.points) == lengths
+        close.append(line if is_close and is_complete else Line(line.label, line.pe))
     return close
 
 
 def by_position(columns: list[Column], file) -> None:
     """Plot the perplexity of each column against the position in its longest window.
 
-    Seeds are averaged. Positions are averaged over half powers of two, with the standard error over
-    what was averaged. A label names the longest window if it is shorter than the other columns',
-    because its text differs.
+    Seeds are averaged. Positions are averaged over half powers of two, with the
+    standard error over what was averaged. A label names the longest window if it
+    is shorter than the other columns', because its text differs.
     """
     longest = {column.label: max(map(_longest_length, column.records)) for column in columns}
     lines = []
@@ -112,20 +113,20 @@ def by_position(columns: list[Column], file) -> None:
         length = longest[column.label]
         if length:
             suffix = f" ({length:,})" if length < max(longest.values()) else ""
-            curve = _perplexity_by_position(column.records)
-            lines.append(Line(column.label + suffix, column.pe, *curve))
+            lines.append(line := Line(column.label + suffix, column.pe))
+            _add_perplexities(line, column.records)
     is_encoder = "objective" in columns[0].records[0]
     x_label = "position in the window (tokens)" if is_encoder else "tokens before the prediction"
-    title = f"{describe_models(columns)}\nbands: ± standard error over positions"
-    draw_lines(file, title, [("perplexity", lines)], x_label, trained_at=_trained_at(columns))
+    note = "bands: ± standard error over positions"
+    draw_columns(columns, file, note, [("perplexity", lines)], x_label)
 
 
 def _longest_length(record: dict) -> int:
     return max((int(length) for length, entry in record["lengths"].items() if entry), default=0)
 
 
-def _perplexity_by_position(records: list[dict]) -> tuple[Points, list[tuple[float, float]]]:
-    """Return (position, perplexity) over the longest windows of a column's records, and errors."""
+def _add_perplexities(line: Line, records: list[dict]) -> None:
+    """Add perplexities by position in the longest windows of a column's records."""
     groups = {}  # half power of two -> [(tokens, middle position, mean loss)] of its stretches
     for record in records:
         length = _longest_length(record)
@@ -138,22 +139,20 @@ def _perplexity_by_position(records: list[dict]) -> tuple[Points, list[tuple[flo
             middle = start + (size + 1) / 2
             group = math.floor(2 * math.log2(middle))
             groups.setdefault(group, []).append((size, middle, loss))
-    points, errors = [], []
     for _, stretches in sorted(groups.items()):
         sizes, middles, losses = zip(*stretches, strict=True)
         loss = float(np.average(losses, weights=sizes))
         if loss <= math.log(MAX_DRAWN):
-            points.append((float(np.average(middles, weights=sizes)), math.exp(loss)))
             deviation = standard_deviation(losses)
-            error = math.nan if deviation is None else deviation / math.sqrt(len(losses))
-            errors.append((math.exp(loss) * error, math.exp(loss) * error))
-    return points, errors
+            error = deviation and math.exp(loss) * (deviation / math.sqrt(len(losses)))
+            line.add(float(np.average(middles, weights=sizes)), math.exp(loss), error)
 
 
 def cumulative_gradient(columns: list[Column], file) -> None:
     """Plot the fraction of the gradient that is further back than n tokens, against n.
 
-    Each column at its longest context. Receptive fields end where a line crosses the dotted one.
+    Each column at its longest context. Receptive fields end where a line crosses
+    the dotted one.
     """
     lines = []
     for column in columns:
@@ -161,10 +160,9 @@ def cumulative_gradient(columns: list[Column], file) -> None:
         drawn = [point for point in points if point[1] >= MIN_FRACTION]
         lines.append(Line(column.label, column.pe, drawn))
     level = 1 - columns[0].records[0]["protocol"]["held"]
-    title = f"{describe_models(columns)}\ndotted: end of the receptive field"
+    note = "dotted: end of the receptive field"
     panels = [("fraction of the gradient further back", lines)]
-    trained_at = _trained_at(columns)
-    draw_lines(file, title, panels, "tokens back", marker="", level=level, trained_at=trained_at)
+    draw_columns(columns, file, note, panels, "tokens back", marker="", level=level)
 
 
 def gradient_further_back(records: list[dict]) -> Points:
@@ -186,46 +184,24 @@ def gradient_further_back(records: list[dict]) -> Points:
 def speeds(result: dict, file) -> None:
     """Plot throughput and memory of a benchmark of bench.py against context.
 
-    The dense path is only in the table. The band of a throughput has the middle half of the rounds.
+    The dense path is only in the table. The band of a throughput has the middle
+    half of the rounds.
     """
-    names = {name for entries in result["contexts"].values() for name in entries}
-    throughput, memory = [], []
-    for name in sorted((n for n in names if not n.endswith(" dense")), key=speed_sort_key):
-        rates, errors, megabytes = [], [], []
-        for context, entries in sorted(result["contexts"].items(), key=lambda item: int(item[0])):
-            if entry := entries.get(name):
-                rate = entry["tokens_per_second"]
-                low, high = entry["tokens"] / np.quantile(entry["seconds"], (0.75, 0.25))
-                rates.append((int(context), rate))
-                errors.append((rate - low, high - rate))
-                megabytes.append((int(context), entry["memory"] / 1e6))
+    lines = {}
+    for context, name, entry in cases(result):
         pe = name.partition(" ")[0]
-        throughput.append(Line(name, pe, rates, errors))
-        memory.append(Line(name, pe, megabytes))
-    panels = [("tokens/s", throughput), ("memory (MB)", memory)]
+        throughput, memory = lines.setdefault(name, (Line(name, pe), Line(name, pe)))
+        if entry and not name.endswith(" dense"):
+            rate = entry["tokens_per_second"]
+            low, high = entry["tokens"] / np.quantile(entry["seconds"], (0.75, 0.25))
+            throughput.add(context, rate, rate - low, high - rate)
+            memory.add(context, entry["memory"] / 1e6)
+    names = [name for name in lines if not name.endswith(" dense")]
+    drawn = [lines[name] for name in sorted(names, key=speed_sort_key)]
+    labels = ("tokens/s", "memory (MB)")
+    panels = [(label, [pair[n] for pair in drawn]) for n, label in enumerate(labels)]
     title = f"{describe_setup(result)}\nmedians of {result['repeats']} rounds; bands: quartiles"
-    draw_lines(file, title, panels, CONTEXT)
-
-
-def losses(lines: list[Line], file, title: str) -> None:
-    """Plot losses against steps; points of lines: (step, loss)."""
-    panels = [("loss (nats)", lines)]
-    draw_lines(file, title, panels, "steps", y_scale="linear", x_scale="linear", marker="")
-
-
-def by_parameters(
-    lines: list[tuple[str, str, list[tuple[float, Interval]]]], file, title: str
-) -> None:
-    """Plot ratios with intervals as bands, on logarithmic axes.
-
-    lines: (label, encoding with the color, [(parameters, ratio)]), none of them empty.
-    """
-    drawn = []
-    for label, pe, points in lines:
-        errors = [_error_bar(ratio, ratio.estimate) for _, ratio in points]
-        drawn.append(Line(label, pe, [(x, ratio.estimate) for x, ratio in points], errors))
-    panels = [("ratio (1: no effect)", drawn)]
-    draw_lines(file, title, panels, "parameters", level=1, x_base=10)
+    draw_lines(file, title, panels, "context (tokens)")
 
 
 def scatter(
@@ -255,8 +231,8 @@ def scatter(
         if y.estimate < FLOOR:
             marker = "v"
         bars = {
-            "xerr": np.reshape(_error_bar(x, at[0], highest=limit), (2, 1)),
-            "yerr": np.reshape(_error_bar(y, at[1], FLOOR), (2, 1)),
+            "xerr": np.reshape(error_bar(x, at[0], highest=limit), (2, 1)),
+            "yerr": np.reshape(error_bar(y, at[1], FLOOR), (2, 1)),
         }
         size = 8 if pe in highlighted else 5
         drawn = {"fmt": marker, "color": color, "markersize": size, "elinewidth": 0.8}
@@ -268,7 +244,7 @@ def scatter(
     style.save(figure, file)
 
 
-def _error_bar(
+def error_bar(
     interval: Interval, drawn: float, lowest: float = 0, highest: float = math.inf
 ) -> tuple[float, float]:
     """Return the lengths of the bar below and above a point, within limits; NaN: no bar."""
@@ -277,10 +253,6 @@ def _error_bar(
     low = min(max(interval.low, lowest), drawn)
     high = max(min(interval.high, highest), drawn)
     return drawn - low, high - drawn
-
-
-def _trained_at(columns: list[Column]) -> set[int]:
-    return {column.trained_at for column in columns}
 
 
 def draw_lines(
@@ -318,7 +290,7 @@ def draw_lines(
             if is_single:  # points side by side
                 x = x * SIDE_BY_SIDE ** ((number + 0.5) / len(lines) - 0.5)
             axes.plot(x, y, color=color, linestyle=pattern, marker=marker, markersize=4)
-            if line.errors:
+            if not np.isnan(line.errors).all():
                 _draw_band(axes, x, y, *np.transpose(line.errors), color=color)
             ends.append((style.short_label(line.label), color, (x[-1], y[-1])))
         if level is not None:

@@ -4,7 +4,7 @@ import math
 import operator
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from evaluation import intervals
@@ -143,6 +143,16 @@ SPEED_FORMATS = {
 }
 
 
+def cases(result: dict) -> Iterator[tuple[int, str, dict | None]]:
+    """Yield (context, encoding, entry) of a benchmark of bench.py, in order.
+
+    An entry of None: the encoding does not support the context.
+    """
+    for context, by_name in sorted(result["contexts"].items(), key=lambda item: int(item[0])):
+        for name in sorted(by_name, key=speed_sort_key):
+            yield int(context), name, by_name[name]
+
+
 def speed_table(result: dict, by_context: bool = False) -> Table:
     """Return the table of one benchmark of bench.py: one row per context and encoding.
 
@@ -150,22 +160,21 @@ def speed_table(result: dict, by_context: bool = False) -> Table:
     number are omitted. by_context: print one row per encoding; the CSV file stays complete.
     """
     rows = []
-    for context, by_name in sorted(result["contexts"].items(), key=lambda item: int(item[0])):
-        for name in sorted(by_name, key=speed_sort_key):
-            row = {"context": int(context), "encoding": name}
-            if entry := by_name[name]:
-                row |= {
-                    "ms": 1000 * statistics.median(entry["seconds"]),
-                    "tokens/s": entry["tokens_per_second"],
-                    **{f"vs {other}": ratio for other, ratio in entry["ratios"].items()},
-                    "MFU": entry["mfu"],
-                    "error": entry.get("error"),
-                    "skipped": entry.get("left_out"),
-                    "memory (MB)": entry["memory"] / 1e6,
-                }
-                if "weights" in entry:
-                    row["weights (MB)"] = entry["weights"] / 1e6
-            rows.append(row)
+    for context, name, entry in cases(result):
+        row = {"context": context, "encoding": name}
+        if entry:
+            row |= {
+                "ms": 1000 * statistics.median(entry["seconds"]),
+                "tokens/s": entry["tokens_per_second"],
+                **{f"vs {other}": ratio for other, ratio in entry["ratios"].items()},
+                "MFU": entry["mfu"],
+                "error": entry.get("error"),
+                "skipped": entry.get("left_out"),
+                "memory (MB)": entry["memory"] / 1e6,
+            }
+            if "weights" in entry:
+                row["weights (MB)"] = entry["weights"] / 1e6
+        rows.append(row)
     measured = {name for row in rows for name, value in row.items() if value is not None}
     formats = {name: text for name, text in SPEED_FORMATS.items() if name in measured}
     table = Table.from_values({"context": "{:,}", "encoding": "{}", **formats}, rows)
@@ -183,14 +192,11 @@ def time_table(result: dict) -> Table | None:
     spread: difference between the slowest and the fastest round, relative to the median.
     """
     rows = []
-    for context, by_name in sorted(result["contexts"].items(), key=lambda item: int(item[0])):
-        for name in sorted(by_name, key=speed_sort_key):
-            entry = by_name[name]
-            if entry and "time" in entry:
-                seconds = entry["seconds"]
-                spread = (max(seconds) - min(seconds)) / statistics.median(seconds)
-                case = {"case": f"{name}, {int(context):,}", "spread": spread}
-                rows.append(case | entry["time"])
+    for context, name, entry in cases(result):
+        if entry and "time" in entry:
+            seconds = entry["seconds"]
+            spread = (max(seconds) - min(seconds)) / statistics.median(seconds)
+            rows.append({"case": f"{name}, {context:,}", "spread": spread} | entry["time"])
     if not rows:
         return None
     return Table.from_values({name: "{:.1%}" for name in rows[0]}, rows)

@@ -164,8 +164,12 @@ def plot(trends: list[tuple[Claim, Points]], file) -> None:
     lines = []
     for claim, points in trends:
         pe = claim.others[0] if claim.encoding == "cable" and claim.others else claim.encoding
-        lines.append((claim.wording, pe, [(size, ratio) for size, ratio in points if ratio]))
-    most = max(len(line) for *_, line in lines)
-    shown = [line for line in lines if len(line[2]) >= min(most, 2)]
+        lines.append(line := figures.Line(claim.wording, pe))
+        for size, ratio in points:
+            if ratio:
+                line.add(size, ratio.estimate, *figures.error_bar(ratio, ratio.estimate))
+    most = max(len(line.points) for line in lines)
+    shown = [line for line in lines if len(line.points) >= min(most, 2)]
     title = "ratios with 95% intervals; text and training length differ between sizes (trend.md)"
-    figures.by_parameters(shown, file, title)
+    panels = [("ratio (1: no effect)", shown)]
+    figures.draw_lines(file, title, panels, "parameters", level=1, x_base=10)

@@ -5,11 +5,13 @@ same windows, by position in the longest one. The gain at a position is the loss
 context minus that with the longest, in nats per token; 0: text further back is of no use.
 """
 
+import statistics
+
 import numpy as np
 
 from reporting import figures
-from reporting.columns import Column, all_lengths, describe_models
-from reporting.formatting import Table, mean_and_deviation
+from reporting.columns import Column, all_lengths
+from reporting.formatting import Table, mean_and_deviation, standard_deviation
 
 CAPTION = (
     "Gain of context: loss with the shortest context minus loss with the longest, in nats per "
@@ -62,15 +64,11 @@ def plot(columns: list[Column], file) -> None:
     """Plot the gain against the position, with the standard deviation over seeds as a band."""
     lines = []
     for column in columns:
-        positions, by_seed = gains(column)
-        middles = positions + column.lengths()[0] / 2
-        points = [*zip(middles.tolist(), by_seed.mean(0).tolist(), strict=True)]
-        errors = ()
-        if len(by_seed) > 1:
-            errors = [(deviation, deviation) for deviation in by_seed.std(0, ddof=1).tolist()]
-        lines.append(figures.Line(column.label, column.pe, points, errors))
-    panel = "gain of context (nats per token)", lines
-    trained_at = sorted({column.trained_at for column in columns})
-    title = describe_models(columns)
+        lines.append(line := figures.Line(column.label, column.pe))
+        starts, by_seed = gains(column)
+        for start, values in zip(starts.tolist(), by_seed.T.tolist(), strict=True):
+            middle = start + column.lengths()[0] / 2
+            line.add(middle, statistics.mean(values), standard_deviation(values))
+    panels = [("gain of context (nats per token)", lines)]
     x_label = "position in the window (tokens)"
-    figures.draw_lines(file, title, [panel], x_label, "linear", trained_at=trained_at, level=0)
+    figures.draw_columns(columns, file, "", panels, x_label, "linear", level=0)

@@ -65,8 +65,9 @@ def main(argv=None):
         trainings.add(training)
         descriptions.add(description)
     title = f"{config.kind} loss; one run per line\n{'; '.join(sorted(descriptions))}"
+    panels, scales = [("loss (nats)", lines)], {"x_scale": "linear", "y_scale": "linear"}
     with atomic(config.out) as file:
-        figures.losses(lines, file, title)
+        figures.draw_lines(file, title, panels, "steps", **scales, marker="")
     print(f"wrote {config.out}")
     if config.kind == "train" and len(trainings) == 1:
         path = Path(config.out).with_suffix(".json")

@@ -131,10 +131,10 @@ def test_lines_have_the_deviation_over_seeds(drawn, tmp_path):
 
 def test_error_bars_of_a_scatter_plot_end_at_its_limits(tmp_path):
     interval = Interval(3.0, -1.0, 9.0)
-    assert figures._error_bar(interval, 3.0) == (3.0, 6.0)
-    assert figures._error_bar(interval, 3.0, lowest=2.0, highest=4.0) == (1.0, 1.0)
-    assert figures._error_bar(interval, 4.0, highest=4.0) == (4.0, 0.0)  # drawn at the edge
-    assert all(map(math.isnan, figures._error_bar(Interval(3.0), 3.0)))
+    assert figures.error_bar(interval, 3.0) == (3.0, 6.0)
+    assert figures.error_bar(interval, 3.0, lowest=2.0, highest=4.0) == (1.0, 1.0)
+    assert figures.error_bar(interval, 4.0, highest=4.0) == (4.0, 0.0)  # drawn at the edge
+    assert all(map(math.isnan, figures.error_bar(Interval(3.0), 3.0)))
     points = [("cable", Interval(4.0, 4.0, 4.0), Interval(-0.1, -0.2, 0.1))]
     points += [("rope", Interval(14.0, 12.0, 16.0), Interval(0.9, 0.1, 1.7))]
     figures.scatter(points, tmp_path / "plot.png", "x", "y", "title", ("cable",))

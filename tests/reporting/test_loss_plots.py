@@ -16,13 +16,13 @@ from reporting.plots import losses
 def plotted(monkeypatch):
     """What was plotted: {label: points}."""
     by_label = {}
-    draw = figures.losses
+    draw = figures.draw_lines
 
-    def note(lines, file, title):
-        by_label.update({line.label: line.points for line in lines})
-        draw(lines, file, title)
+    def note(file, title, panels, *others, **scales):
+        by_label.update({line.label: line.points for _, lines in panels for line in lines})
+        draw(file, title, panels, *others, **scales)
 
-    monkeypatch.setattr(figures, "losses", note)
+    monkeypatch.setattr(figures, "draw_lines", note)
     return by_label
 
 
