@@ -54,9 +54,9 @@ from functools import partial
 from runtime import cli
 
 from errors import InputError
-from evaluation import record_schema
+from evaluation.record_schema import read_records
 from evaluation.significance import explain_marks
-from reporting import claims, metrics, paper, reports, tables, trend
+from reporting import claims, figures, metrics, paper, reports, tables, trend
 from reporting.claims import index, other_data, paper_tables, speed, training_lengths
 from reporting.columns import (
     Column,
@@ -72,13 +72,14 @@ from reporting.metrics import (
     ACCURACY,
     BENCHMARKS,
     COMPARISON,
-    LENGTH_METRICS,
     LOSSES,
+    METRICS,
     NDCG,
     PERPLEXITY,
     SPEED,
     Metric,
 )
+from reporting.paper import PaperStatements, PaperTable, Printed
 from reporting.plots import context_gain
 
 
@@ -111,7 +112,6 @@ def main(argv=None):
     config = cli.parse(
         Config, argv, __doc__, positional=("records", "JSON files of evaluations or benchmarks")
     )
-    out = Report(config.out_dir, config.verdicts)
     if config.index + config.trend + config.all > 1:
         raise InputError("--index, --trend and --all are three reports: use one of them")
     if config.all:
@@ -119,38 +119,15 @@ def main(argv=None):
     if not config.records:
         example = "--index results --out_dir results" if config.index else "runs/*/eval_*.json"
         raise InputError(f"no records or folders given: python report.py {example}")
+    out = Report(config.out_dir, config.verdicts)
     if config.index:
-        page = index.claims_page(index.read_verdicts(config.records), config.out_dir)
-        out.add("claims.md", page)
+        verdicts = index.read_verdicts(config.records)
+        out.add("claims.md", index.claims_page(verdicts, config.out_dir))
         return out.write()
     if config.trend:
         report_trend(config.records, out)
         return out.write()
-    is_generalization = config.paper and paper.find(config.paper) == paper.GENERALIZATION
-    printed = paper.load(config.paper) if config.paper and not is_generalization else None
-    table = printed if isinstance(printed, paper.PaperTable) else None
-    statements = printed if isinstance(printed, paper.PaperStatements) else None
-    records = load_records(config.records)
-    if printed:
-        check_paper(config.paper, printed, records)
-    out.may_differ = read_may_differ(config.may_differ, records.values())
-    perplexities = records_of(PERPLEXITY, records)
-    accuracies = in_order(records_of(ACCURACY, records))
-    speeds = records_of(SPEED, records)
-    if is_generalization:
-        report_generalization(perplexities + accuracies, out)
-    found = dict.fromkeys(map(metrics.metric_of, records.values()))
-    others = [metric for metric in found if metric and metric.schema is record_schema.OTHER]
-    for metric in (*LENGTH_METRICS, *others):
-        report_lengths(metric, records_of(metric, records), table, perplexities, out)
-    report_training_lengths(perplexities, speeds, statements, out)
-    if accuracies:
-        out.add_table(ACCURACY.stem, ACCURACY.table(accuracies), ACCURACY.caption(accuracies))
-    for metric in (LOSSES, COMPARISON):
-        report_each(metric, records_of(metric, records), out)
-    report_speeds(speeds, statements, out)
-    if out.verdicts:
-        out.add(index.FILE, Table.from_rows(out.verdicts).csv())
+    report_records(config, out)
     out.write(unless_added=index.FILE)
 
 
@@ -166,10 +143,11 @@ class Report(Folder):
         self.verdicts: list[dict] = []
         """rows of verdicts.csv"""
 
-    def add_verdicts(self, stem: str, sizes: set[str], verdicts: list[claims.Verdict]) -> str:
-        """Add verdicts on models of a table; return how many have each outcome, or ""."""
+    def add_verdicts(self, stem: str, records: list[dict], verdicts: list[claims.Verdict]) -> str:
+        """Add verdicts on the records of a table; return how many have each outcome, or ""."""
         if not (self.judges and verdicts):
             return ""
+        sizes = {record["size"] for record in records if record.get("size")}
         source = {"table": f"{stem}.md", "sizes": " ".join(sorted(sizes))}
         self.verdicts += [asdict(verdict) | source for verdict in verdicts]
         print(f"Verdicts of {stem}, with 95% intervals (docs/evaluation.md):")
@@ -179,25 +157,48 @@ class Report(Folder):
         return f"[Verdicts]({index.FILE}): {texts}."
 
 
-def check_paper(
-    path: str | None, printed: paper.PaperTable | paper.PaperStatements, records: dict[str, dict]
-) -> None:
+def report_records(config: Config, out: Report) -> None:
+    """Add tables, plots and verdicts of all records."""
+    printed = paper.load(config.paper) if config.paper else None
+    is_generalization = config.paper == paper.GENERALIZATION
+    remedy = "write it with eval_*.py, retrieval.evaluate or bench.py"
+    records = read_records(config.records, remedy)
+    if printed and not is_generalization:
+        check_paper(config.paper, printed, records)
+    found: dict[Metric | None, list[dict]] = {metric: [] for metric in METRICS.values()}
+    for record in records.values():
+        found.setdefault(metrics.metric_of(record), []).append(record)
+    check_benchmarks(records)
+    out.may_differ = read_may_differ(config.may_differ, records.values())
+    table = printed if isinstance(printed, PaperTable) else None
+    statements = printed if isinstance(printed, PaperStatements) else None
+    if is_generalization:
+        report_generalization(found[PERPLEXITY] + in_order(found[ACCURACY]), out)
+    for metric, group in found.items():
+        if metric and group and "lengths" in group[0]:
+            report_lengths(metric, group, table, found[PERPLEXITY], out)
+    report_training_lengths(found[PERPLEXITY], found[SPEED], statements, out)
+    if accuracies := in_order(found[ACCURACY]):
+        out.add_table(ACCURACY.stem, ACCURACY.table(accuracies), ACCURACY.caption(accuracies))
+    for metric in (LOSSES, COMPARISON):
+        report_each(metric, found[metric], out)
+    report_speeds(found[SPEED], statements, out)
+    if out.verdicts:
+        out.add(index.FILE, Table.from_rows(out.verdicts).csv())
+
+
+def check_paper(path: str | None, printed: Printed, records: dict[str, dict]) -> None:
     """Raise InputError if no record is compared with a paper's numbers."""
     if any(metrics.matches_paper(printed, record) for record in records.values()):
         return
     kind = printed.metric
-    if isinstance(printed, paper.PaperTable):
+    if isinstance(printed, PaperTable):
         kind += " of encoders" if printed.metric == NDCG.name else " of decoders"
     raise InputError(f"{path} holds {kind}, but none of the records does: use another --paper")
 
 
-def load_records(paths: list[str]) -> dict[str, dict]:
-    """Return {source: record} (record_schema.read_records).
-
-    Raises InputError if a file is not a record, or several hold the same benchmark.
-    """
-    remedy = "write it with eval_*.py, retrieval.evaluate or bench.py"
-    records = record_schema.read_records(paths, remedy)
+def check_benchmarks(records: dict[str, dict]) -> None:
+    """Raise InputError if several records hold the same benchmark."""
     # Records of other metrics have a key "attention" too.
     speeds = [path for path, record in records.items() if metrics.metric_of(record) is SPEED]
     for benchmark in BENCHMARKS:
@@ -205,21 +206,10 @@ def load_records(paths: list[str]) -> dict[str, dict]:
         if len(holders) > 1:
             both = " and ".join(holders)
             raise InputError(f"{both} all hold the benchmark {benchmark}: report them separately")
-    return records
-
-
-def records_of(metric: Metric, records: dict[str, dict]) -> list[dict]:
-    """Return the records of one metric."""
-    return [record for record in records.values() if metrics.metric_of(record) is metric]
-
-
-def sizes_of(records: list[dict]) -> set[str]:
-    """Return the sizes of models, as far as they have names."""
-    return {record["size"] for record in records if record.get("size")}
 
 
 def report_trend(paths: list[str], out: Report) -> None:
-    """Write the table and the plot of the claims over model sizes."""
+    """Add the table and the plot of the claims over model sizes."""
     rungs = trend.make_rungs(trend.read_records(paths))
     trends = trend.measure(rungs)
     out.add_table("trend", trend.table(trends, rungs), escape_markdown(trend.caption(rungs)))
@@ -228,7 +218,7 @@ def report_trend(paths: list[str], out: Report) -> None:
 
 
 def report_generalization(records: list[dict], out: Report) -> None:
-    """Write the table of results on data that the models were not trained on, with the paper's."""
+    """Add the table of results on data that the models were not trained on, with the paper's."""
     caption = (
         "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1."
         " The paper does not name its HellaSwag metric."
@@ -241,17 +231,17 @@ def report_generalization(records: list[dict], out: Report) -> None:
     trained = [*filter(claims.has_verdicts, records)]
     verdicts = claims.judge_generalization(trained, out.may_differ)
     stem = "generalization"
-    out.add_table(stem, table, caption, out.add_verdicts(stem, sizes_of(records), verdicts))
+    out.add_table(stem, table, caption, out.add_verdicts(stem, records, verdicts))
 
 
 def report_lengths(
     metric: Metric,
     records: list[dict],
-    printed: paper.PaperTable | None,
+    printed: PaperTable | None,
     perplexities: list[dict],
     out: Report,
 ) -> None:
-    """Write a table, verdicts and plots of one metric for each data set and protocol.
+    """Add a table, verdicts and plots of one metric for each data set and protocol.
 
     perplexities: the records of perplexity in the same report.
     """
@@ -269,13 +259,11 @@ def report_lengths(
         parts = [f"{metric.caption(group)}{caption}{differences}"]
         comparison = paper_tables.paper_comparison(columns, matching, marks) if matching else None
         if comparison:
-            compared, caption = comparison
-            parts += [compared.markdown(), caption]
+            parts += [comparison[0].markdown(), comparison[1]]
         if metric.judge and trained:
             verdicts = metric.judge(trained, printed=matching, perplexities=others)
-            parts.append(out.add_verdicts(stem, sizes_of(group), verdicts))
-        table = metric.table(columns, marks=marks)
-        out.add_table(stem, table, *parts, warning=warning)
+            parts.append(out.add_verdicts(stem, group, verdicts))
+        out.add_table(stem, metric.table(columns, marks=marks), *parts, warning=warning)
         entries = metrics.entries_of(group)
         for name, draw in metric.plots.items() if entries else ():
             # Records may lack the field that this plot shows.
@@ -287,15 +275,13 @@ def report_lengths(
             out.add_plot(gain, partial(context_gain.plot, columns))
 
 
-def seed_marks(columns: list[Column], printed: paper.PaperTable | None) -> tuple[tables.Marks, str]:
+def seed_marks(columns: list[Column], printed: PaperTable | None) -> tuple[tables.Marks, str]:
     """Return the marks of paired t-tests over seeds and a sentence on them; ({}, ""): none.
 
-    They are those of table 3 of the Sandwich paper, of the encodings in it, and need two seeds of
-    all of these.
+    They are those of table 3 of the Sandwich paper, of the encodings in it, and
+    need two seeds of all of these.
     """
-    if printed is None or not printed.marks:
-        return {}, ""
-    covered = [column for column in columns if printed.covers(column.pe)]
+    covered = [each for each in columns if printed and printed.marks and printed.covers(each.pe)]
     if not (marks := tables.seed_marks(covered, paper.MARKS_REFERENCE)):
         return {}, ""
     seeds = min(len(column.records) for column in covered)
@@ -306,21 +292,17 @@ def seed_marks(columns: list[Column], printed: paper.PaperTable | None) -> tuple
 
 
 def report_training_lengths(
-    perplexities: list[dict],
-    speeds: list[dict],
-    printed: paper.PaperStatements | None,
-    out: Report,
+    perplexities: list[dict], speeds: list[dict], printed: PaperStatements | None, out: Report
 ) -> None:
-    """Write the comparison of runs of different training length, if the records have a pair.
+    """Add the comparison of runs of different training length, if the records have a pair.
 
     speeds: records of bench.py.
     """
     results = [record["train"] for record in speeds if "train" in record]
-    if printed and printed.metric != paper.TRAINING_LENGTHS:
-        printed = None
+    stated = printed if printed and printed.metric == paper.TRAINING_LENGTHS else None
     for number, group in enumerate(group_by_protocol(perplexities), 1):
         columns = make_columns(group, PERPLEXITY.key, out.may_differ)
-        compared = training_lengths.training_length_table(columns, results, printed)
+        compared = training_lengths.training_length_table(columns, results, stated)
         if compared is None or "objective" in group[0]:
             continue
         table, caption = compared
@@ -328,37 +310,34 @@ def report_training_lengths(
         trained = [column for column in columns if claims.has_verdicts(column.records[0])]
         verdicts = claims.judge_training_lengths(trained, results)
         caption = f"{PERPLEXITY.caption(group)} {escape_markdown(caption)}"
-        out.add_table(stem, table, caption, out.add_verdicts(stem, sizes_of(group), verdicts))
+        out.add_table(stem, table, caption, out.add_verdicts(stem, group, verdicts))
 
 
 def report_each(metric: Metric, records: list[dict], out: Report) -> None:
-    """Write the table of each record of a metric whose records are not combined."""
+    """Add the table of each record of a metric whose records are not combined."""
     for number, record in enumerate(records, 1):
         stem = metric.stem if len(records) == 1 else f"{metric.stem}_{number}"
         verdicts = metric.judge(record) if metric.judge else []
-        listed = out.add_verdicts(stem, sizes_of(record.get("runs", [])), verdicts)
+        listed = out.add_verdicts(stem, record.get("runs", []), verdicts)
         out.add_table(stem, metric.table(record), metric.caption(record), listed)
 
 
-def report_speeds(records: list[dict], printed: paper.PaperStatements | None, out: Report) -> None:
-    """Write the table, the verdicts and the plot of each benchmark.
-
-    printed: speeds in a paper's text.
-    """
+def report_speeds(records: list[dict], printed: PaperStatements | None, out: Report) -> None:
+    """Add the table, the verdicts and the plot of each benchmark."""
     found = [(name, record) for name in BENCHMARKS for record in records if name in record]
     for benchmark, record in found:
         result = record[benchmark]
-        hardware = f"{record['processor']}, PyTorch {record['torch']}."
-        parts = [f"{SPEED.caption(benchmark, result)} {escape_markdown(hardware)}"]
+        machine = escape_markdown(metrics.describe_machine(record))
+        parts = [f"{SPEED.caption(benchmark, result)} {machine}"]
+        compared = None
         if printed and printed.metric == paper.SPEED:
             compared = speed.paper_speeds(benchmark, result, printed)
-            if compared:
-                parts += [compared[0].markdown(), escape_markdown(compared[1])]
+        if compared:
+            parts += [compared[0].markdown(), escape_markdown(compared[1])]
         verdicts = claims.judge_speed(benchmark, result)
-        parts.append(out.add_verdicts(benchmark, {result["model"]}, verdicts))
+        parts.append(out.add_verdicts(benchmark, [{"size": result["model"]}], verdicts))
         out.add_table(benchmark, SPEED.table(result, by_context=True), *parts)
-        for draw in SPEED.plots.values():
-            out.add_plot(benchmark, partial(draw, result))
+        out.add_plot(benchmark, partial(figures.speeds, result))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """Metrics: the records, table, caption, claims and plots of each one in one row.
 
-    record = read_record("runs/cable/eval_stdlib_val.json", remedy)
     metric = metric_of(record)
     columns = make_columns(records, metric.key)
     metric.table(columns).markdown(), metric.caption(records), metric.judge(columns)
 
-A record reaches a table in six steps: read_record, metric_of, group_by_protocol, make_columns,
-length_table, Table.markdown. A record by length of a metric that is not listed here gets a plain
-table and a plot. To give it more, add a row at the end of this module.
+A record by length of a metric that is not listed here gets a plain table and a
+plot. To give it more, add a row at the end of this module.
 """
 
 import re
@@ -25,7 +23,7 @@ from reporting.claims.losses import loss_caption, loss_table
 from reporting.columns import group_by_protocol, make_columns
 from reporting.figures import by_length
 from reporting.formatting import Table, escape_markdown
-from reporting.paper import TRAINING_LENGTHS, PaperStatements, PaperTable
+from reporting.paper import TRAINING_LENGTHS, Printed
 from reporting.tables import (
     accuracy_table,
     comparison_table,
@@ -58,18 +56,18 @@ class Metric:
     """record["metric"]; records of perplexity, accuracy and speed have no such key"""
     stem: str
     """stem of the report's files"""
-    key: str
-    """key of the value in an entry of a record"""
     schema: Any
     """fields of its records"""
     table: Callable[..., Table]
-    """of columns; for ACCURACY of records; for SPEED of a benchmark's result; for LOSSES and
-    COMPARISON of a record"""
+    """of columns; for ACCURACY of records; for SPEED of a benchmark's result; for
+    LOSSES and COMPARISON of a record"""
     describe: Callable[..., str]
-    """what the numbers of records are, on which data, by which protocol, with which error"""
+    """what the numbers are, on which data, by which protocol, with which error"""
+    key: str = ""
+    """key of the value in an entry of a record by length"""
     judge: Callable[..., list[Verdict]] | None = None
-    """verdicts on columns: judge(columns, printed=paper's table, perplexities=lists of columns);
-    for LOSSES on a record; None: no claims"""
+    """verdicts on columns: judge(columns, printed=paper's table, perplexities=lists
+    of columns); for LOSSES on a record; None: no claims"""
     plots: dict[str, Callable] = field(default_factory=dict, hash=False)
     """{stem of the file: function}: draw(what `table` has, file)"""
 
@@ -98,17 +96,11 @@ def _other(name: str) -> Metric:
     stem = "_".join(re.findall(r"\w+", name.lower()))
     table = partial(length_table, x_name="length", best=None)
     draw = partial(by_length, y_label=name, y_scale="linear", x_label="length")
-    return Metric(name, stem, "value", record_schema.OTHER, table, describe, plots={stem: draw})
+    plots = {stem: draw}
+    return Metric(name, stem, record_schema.OTHER, table, describe, "value", plots=plots)
 
 
-def checked_metric(record: dict) -> Metric:
-    """Return the metric of a record that has been checked."""
-    metric = metric_of(record)
-    assert metric, f"a record with the fields {', '.join(record)} has no metric"
-    return metric
-
-
-def matches_paper(printed: PaperTable | PaperStatements, record: dict) -> bool:
+def matches_paper(printed: Printed, record: dict) -> bool:
     """Return whether a paper's table is of the record's metric and model type."""
     metric = metric_of(record)
     if printed.metric == TRAINING_LENGTHS:
@@ -119,7 +111,7 @@ def matches_paper(printed: PaperTable | PaperStatements, record: dict) -> bool:
 
 def describe_record(record: dict) -> str:
     """Return the table and the caption of a record that `bench.py` made for itself alone."""
-    metric = checked_metric(record)
+    metric = METRICS[schema_of(record)]
     return f"{metric.table(record).markdown()}\n\n{metric.caption(record)}"
 
 
@@ -127,7 +119,7 @@ def summary(records: list[dict]) -> str:
     """Return Markdown tables with captions, one for each data set and protocol."""
     parts = []
     for group in group_by_protocol(records):
-        metric = checked_metric(group[0])
+        metric = METRICS[schema_of(group[0])]
         table = metric.table(make_columns(group, metric.key))
         parts.append(f"{table.markdown()}\n{metric.caption(group)}")
     return "\n\n".join(parts)
@@ -145,27 +137,23 @@ def describe_protocol(record: dict) -> str:
     """Return the evaluation protocol of a record in words, or its metric if not perplexity."""
     if "metric" in record:
         return record["metric"]
-    protocol = record["protocol"]
+    protocol = {"documents": 0, "stride": 0, "mask_rate": 0, "span": 0} | record["protocol"]
     if protocol.get("targets"):
-        overlap = ""
-        if protocol["overlap"]:
-            overlap = f" that overlap by {protocol['overlap']:.0%}"
-        return (
-            f"same-targets, the last {protocol['targets']:,} tokens of {protocol['spans']:,} "
-            f"windows{overlap}"
+        overlap = f" that overlap by {protocol['overlap']:.0%}" if protocol["overlap"] else ""
+        return "same-targets, the last {targets:,} tokens of {spans:,} windows{}".format(
+            overlap, **protocol
         )
-    words = protocol["name"]
-    if protocol.get("documents"):
-        words += f", windows inside {protocol['documents']:,} documents"
-    if protocol.get("stride"):
-        words += f" with a stride of {protocol['stride']:,} tokens"
-    if protocol.get("mask_rate"):
-        words += f", predicting the {protocol['mask_rate']:.0%} of tokens that are masked"
-    if protocol.get("remainder") == "dropped":
-        words += ", whole windows only"
-    elif protocol["name"] == "segments" and not protocol.get("span"):
-        words += ", the whole split"
-    return words
+    is_dropped = protocol.get("remainder") == "dropped"
+    is_whole = protocol["name"] == "segments" and not protocol["span"] and not is_dropped
+    words = {
+        "{name}": True,
+        ", windows inside {documents:,} documents": protocol["documents"],
+        " with a stride of {stride:,} tokens": protocol["stride"],
+        ", predicting the {mask_rate:.0%} of tokens that are masked": protocol["mask_rate"],
+        ", whole windows only": is_dropped,
+        ", the whole split": is_whole,
+    }
+    return "".join(text.format(**protocol) for text, is_said in words.items() if is_said)
 
 
 def _perplexity_caption(records: list[dict]) -> str:
@@ -365,38 +353,19 @@ NDCG = Metric(
     plots={"retrieval": partial(by_length, y_label="nDCG@10 (percent)", y_scale="linear")},
 )
 ACCURACY = Metric(
-    name="HellaSwag accuracy",
-    stem="hellaswag",
-    key="acc_norm",
-    schema=record_schema.ACCURACY,
-    table=accuracy_table,
-    describe=_accuracy_caption,
+    "HellaSwag accuracy", "hellaswag", record_schema.ACCURACY, accuracy_table, _accuracy_caption
 )
-SPEED = Metric(
-    name="Speed",
-    stem="bench",
-    key="tokens_per_second",
-    schema=record_schema.SPEED,
-    table=speed_table,
-    describe=_speed_caption,
-    plots={"bench": figures.speeds},
-)
+SPEED = Metric("Speed", "bench", record_schema.SPEED, speed_table, _speed_caption)
 LOSSES = Metric(
-    name="Training loss",
-    stem="losses",
-    key="losses",
-    schema=record_schema.LOSSES,
-    table=loss_table,
-    describe=loss_caption,
+    "Training loss",
+    "losses",
+    record_schema.LOSSES,
+    loss_table,
+    loss_caption,
     judge=claims.judge_losses,
 )
 COMPARISON = Metric(
-    name="Comparison",
-    stem="compare",
-    key="seconds",
-    schema=record_schema.COMPARISON,
-    table=comparison_table,
-    describe=_comparison_caption,
+    "Comparison", "compare", record_schema.COMPARISON, comparison_table, _comparison_caption
 )
 LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, TRAINED_RECALL, NDCG)  # record["lengths"]
 METRICS = {

@@ -151,6 +151,8 @@ class PaperStatements(Source):
         return found[0] if found else None
 
 
+Printed = PaperTable | PaperStatements
+
 # Files in results/paper by measure; tables.csv has the others.
 FILES = {
     SPEED: "speeds.csv",
@@ -165,37 +167,28 @@ def index() -> dict[str, dict[str, str]]:
     return {row["table"]: row for row in _read("index.csv")}
 
 
-def find(table: str) -> str:
-    """Return the name of a table in the index; Raises InputError for others.
-
-    A path whose file would have this name, such as results/paper/NAME.csv, is also accepted.
-    """
-    name, known = Path(table).name.removesuffix(".csv"), index()
-    if name not in known:
-        raise InputError(f"{table} is not a table of a paper: use one of {', '.join(known)}")
-    return name
-
-
-def _rows(table: str) -> list[dict[str, str]]:
-    """Return the rows of a table in its file."""
-    file = FILES.get(index()[table]["measure"], "tables.csv")
-    return [row for row in _read(file) if row["table"] == table]
-
-
 def _read(name: str) -> list[dict[str, str]]:
     with open(FOLDER / name, newline="") as file:
         return list(csv.DictReader(file))
 
 
-def load(name: str) -> PaperTable | PaperStatements:
+def _rows(name: str, measure: str) -> list[dict[str, str]]:
+    """Return the rows of a table."""
+    return [row for row in _read(FILES.get(measure, "tables.csv")) if row["table"] == name]
+
+
+def load(name: str) -> Printed:
     """Return a table or statements that results/paper/index.csv lists.
 
-    Raises InputError for other names (find).
+    Raises InputError for other names.
     """
-    name = find(name)
-    rows, entry = _rows(name), index()[name]
+    known = index()
+    if name not in known:
+        raise InputError(f"{name} is not a table of a paper: use one of {', '.join(known)}")
+    entry = known[name]
     source, measure = entry["what"], entry["measure"]
-    if measure in (SPEED, TRAINING_LENGTHS, RECEPTIVE_FIELDS):
+    rows = _rows(name, measure)
+    if measure in FILES:
         return PaperStatements(source, measure, rows)
     lengths = [int(length) for length in entry["trained_at"].split()]  # one, or one per encoding
     trained_at = lengths[0] if len(lengths) == 1 else None
@@ -220,13 +213,13 @@ def with_commas(text: str) -> str:
 def generalization() -> dict[tuple[str, str], dict[str, float]]:
     """Return table 1 of the CABLE paper's first version.
 
-    {(size, encoding): {column: value}}: hellaswag_acc in percent, and perplexities. The paper's
-    "cable" is `cable-v1` here.
+    {(size, encoding): {column: value}}: hellaswag_acc in percent, and perplexities.
+    The paper's "cable" is `cable-v1` here.
     """
     numbers = {}
-    for row in _rows(GENERALIZATION):
+    for row in _rows(GENERALIZATION, "Generalization"):
         size, pe = row.pop("model"), row.pop("encoding")
-        del row["table"]
+        columns = {key: float(text) for key, text in row.items() if key != "table"}
         names = {"cable": ["cable-v1"], "t5": ["t5", "t5-clip"]}.get(pe, [pe])
-        numbers |= {(size, name): {key: float(row[key]) for key in row} for name in names}
+        numbers |= {(size, name): columns for name in names}
     return numbers
