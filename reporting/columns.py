@@ -1,9 +1,9 @@
 """Columns of result tables: records of evaluations, grouped by encoding and merged over seeds.
 
-A record of eval_extrapolation.py, eval_recall.py, eval_receptive_field.py or retrieval.evaluate is
-one checkpoint's result on one data set: record["lengths"] maps context lengths (distances, for
-recall) to entries, or to None where the encoding does not support the length. Records that differ
-only in their seed become one column.
+A record of eval_*.py or retrieval.evaluate is one checkpoint's result on one data
+set: record["lengths"] maps context lengths (distances, for recall) to entries, or
+to None where the encoding does not support the length. Records that differ only in
+their seed become one column.
 """
 
 import json
@@ -118,39 +118,50 @@ def dataset_of(record: dict) -> str:
 def make_columns(records: list[dict], key: str, may_differ: tuple[str, ...] = ()) -> list[Column]:
     """Return the columns of a table, in order; key: of the value, in an entry of a record.
 
-    A label is the encoding, plus model size, training length and KV cache window where columns of
-    the encoding differ in them, and settings, as in a sweep. If that does not tell two runs apart,
-    the run's name replaces the encoding, and if those are equal too, the folder's name is put in
-    front.
+    A label is the encoding, plus model size, training length and KV cache window
+    where columns of the encoding differ in them, and settings, as in a sweep. If
+    that does not tell two runs apart, the run's name replaces the encoding, and if
+    those are equal too, the folder's name is put in front.
     """
-    groups = _group(in_order(records), setup_of)
-    setups = [setup[: len(LABEL_KEYS)] for setup in groups]
-    first = [group[0] for group in groups.values()]
-    same = _group(first, lambda record: setup_of(record)[: len(LABEL_KEYS)])
-    labels = [
-        (setup, _settings_words(record, same[setup]))
-        for setup, record in zip(setups, first, strict=True)
-    ]
+    groups = [*_group(in_order(records), setup_of).values()]
+    setups = [group[0] for group in groups]
+    suffixes = [_label_suffix(setup, setups) for setup in setups]
+    labels = [setup["pe"] + "".join(both) for setup, both in zip(setups, suffixes, strict=True)]
     columns = []
-    for (setup, words), group in zip(labels, groups.values(), strict=True):
-        pe = setup[0]
-        suffix = _label_suffix(setup, setups)
-        seeds = {record.get("seed") for record in group}
-        if len(seeds) == len(group) and labels.count((setup, words)) == 1:
-            suffix += words
-            columns.append(Column(pe + suffix, pe, group, key, may_differ))
-        else:
-            names = [record["run"] + suffix for record in group]
-            columns += [
-                Column(name, pe, [record], key, may_differ)
-                for name, record in zip(names, group, strict=True)
-            ]
+    for label, (model, _), group in zip(labels, suffixes, groups, strict=True):
+        pe, seeds = group[0]["pe"], {record.get("seed") for record in group}
+        if len(seeds) == len(group) and labels.count(label) == 1:
+            columns.append(Column(label, pe, group, key, may_differ))
+            continue
+        for record in group:
+            columns.append(Column(record["run"] + model, pe, [record], key, may_differ))
     counts = Counter(column.label for column in columns)
     for column in columns:
         folder = column.records[0].get("folder")
         if counts[column.label] > 1 and folder:
             column.label = f"{folder}/{column.label}"
     return columns
+
+
+def _label_suffix(record: dict, records: list[dict]) -> tuple[str, str]:
+    """Return what follows the encoding in a label: of the model, and settings without defaults.
+
+    records: one of each column.
+    """
+    same = [other for other in records if other["pe"] == record["pe"]]
+    size, block_size, window = (record.get(name) for name in LABEL_KEYS[1:])
+    parts = []
+    if len({other.get("size") for other in same}) > 1:
+        parts.append(f", {size}")
+    if len({other["block_size"] for other in same}) > 1:
+        parts.append(f", {block_size:,}")
+    if window is not None:
+        parts.append(f", cache {window:,}")
+    equal = [each for each in same if setup_of(each)[:-1] == setup_of(record)[:-1]]
+    settings = record.get("settings") or {}
+    found = {name: settings.get(name) for name in differing_settings(equal)}
+    words = [f", {name} {value}" for name, value in found.items() if value is not None]
+    return "".join(parts), "".join(words)
 
 
 def setup_of(record: dict) -> tuple:
@@ -195,17 +206,14 @@ def describe_differences(
 ) -> tuple[str, str]:
     """Return a warning about settings that prevent comparisons, and a sentence on the others.
 
-    by_model: runs of different sizes and training lengths are not compared with each other.
+    by_model: runs of different sizes and training lengths are not compared with each
+    other.
     """
-    models = {}
-    for column in columns:
-        first = column.records[0]
-        model = (first.get("size"), column.trained_at) if by_model else None
-        models.setdefault(model, []).append(first)
+    first = [column.records[0] for column in columns]
+    models = _group(first, lambda each: by_model and (each.get("size"), each["block_size"]))
     names = sorted({name for group in models.values() for name in differing_settings(group)})
-    wrong = [name for name in names if name not in may_differ]
     warning, sentence = "", ""
-    if wrong:
+    if wrong := [name for name in names if name not in may_differ]:
         values = escape_markdown(describe_settings(columns, wrong))
         warning = (
             f"**Not comparable**, because the runs differ in more than encoding and seed: {values}."
@@ -222,13 +230,13 @@ def describe_settings(columns: list[Column], names: list[str]) -> str:
 
     Of many columns, those with the most frequent value are not listed.
     """
+    known = [column for column in columns if column.records[0].get("settings") is not None]
     parts = []
     for name in names:
         labels = {}
-        for column in columns:
-            if column.records[0].get("settings") is not None:
-                value = str(training_of(column.records[0]).get(name))
-                labels.setdefault(value, []).append(column.label)
+        for column in known:
+            value = str(training_of(column.records[0]).get(name))
+            labels.setdefault(value, []).append(column.label)
         ordered = sorted(labels.items(), key=lambda item: -len(item[1]))
         # Hashes are long, and dictionaries differ at any place.
         values = [f"{value:.60} ({', '.join(found)})" for value, found in ordered]
@@ -242,14 +250,14 @@ def describe_models(columns: list[Column]) -> str:
     """Return data, model size, training length and seeds: the title of a figure."""
     records = [record for column in columns for record in column.records]
     data = records[0]["data"]
-    sizes = {record.get("size") or "custom" for record in records}
+    sizes = sorted({record.get("size") or "custom" for record in records})
     millions = [record["parameters"] / 1e6 for record in records if record.get("parameters")]
     parameters = f" ({statistics.median(millions):.1f}M parameters)" if millions else ""
-    lengths = sorted({column.trained_at for column in columns})
+    lengths = [f"{length:,}" for length in sorted({column.trained_at for column in columns})]
     seeds = sorted({len(column.records) for column in columns})
     return (
-        f"{data['dataset']} ({data['split']}), {' and '.join(sorted(sizes))} model{parameters}, "
-        f"trained at {' and '.join(f'{length:,}' for length in lengths)} tokens, "
+        f"{data['dataset']} ({data['split']}), {' and '.join(sizes)} model{parameters}, "
+        f"trained at {' and '.join(lengths)} tokens, "
         f"{' to '.join(map(str, {seeds[0]: 0, seeds[-1]: 0}))} seed{'s' if seeds[-1] > 1 else ''}"
     )
 
@@ -309,22 +317,3 @@ def _group(records: list[dict], key: Callable) -> dict:
     for record in records:
         groups.setdefault(key(record), []).append(record)
     return groups
-
-
-def _settings_words(record: dict, records: list[dict]) -> str:
-    """Return the settings of a record in which records differ: ", lr 0.004"; without defaults."""
-    settings = record.get("settings") or {}
-    found = {name: settings.get(name) for name in differing_settings(records)}
-    return "".join(f", {name} {value}" for name, value in found.items() if value is not None)
-
-
-def _label_suffix(setup: tuple, setups: list[tuple]) -> str:
-    """Return what follows the encoding in a label; setups: of all columns (see LABEL_KEYS)."""
-    pe, size, block_size, window = setup
-    same = [other for other in setups if other[0] == pe]
-    shown = {
-        f", {size}": len({other[1] for other in same}) > 1,
-        f", {block_size:,}": len({other[2] for other in same}) > 1,
-        f", cache {window or 0:,}": window is not None,
-    }
-    return "".join(text for text, is_shown in shown.items() if is_shown)
