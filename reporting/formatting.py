@@ -31,19 +31,17 @@ LATEX = str.maketrans(
 )
 
 
-def format_number(value: float | None) -> str:
-    """Return the value with two decimals, or a dash for None."""
-    return MISSING if value is None else f"{value:z,.2f}"  # z: no -0.00
+def format_number(value: float | None, digits: int = 2) -> str:
+    """Return the value with its decimals, or a dash for None."""
+    return MISSING if value is None else f"{value:z,.{digits}f}"  # z: no -0.00
 
 
 def with_interval(value: Interval | None, digits: int = 2) -> str:
     """Return an estimate with its interval, if it has one; a dash for None."""
-    if value is None:
-        return MISSING
-    text = f"{value.estimate:z,.{digits}f}"
-    if value.low is None or value.high is None:
+    text = format_number(value and value.estimate, digits)
+    if value is None or value.low is None:
         return text
-    return f"{text} ({value.low:z,.{digits}f} to {value.high:z,.{digits}f})"
+    return f"{text} ({format_number(value.low, digits)} to {format_number(value.high, digits)})"
 
 
 def standard_deviation(values: Sequence[float]) -> float | None:
@@ -55,7 +53,7 @@ def standard_deviation(values: Sequence[float]) -> float | None:
 
 def mean_and_deviation(values: Sequence[float], digits: int = 2) -> str:
     """Return mean ± standard deviation of seeds; one seed: its value; no seed: a dash."""
-    text = f"{statistics.mean(values):z,.{digits}f}" if values else MISSING
+    text = format_number(statistics.mean(values) if values else None, digits)
     deviation = standard_deviation(values)
     return text if deviation is None else f"{text} ± {deviation:.{digits}f}"
 
@@ -126,22 +124,22 @@ def _print(value: str | float | Interval | None, number_format: str) -> str:
     return value if isinstance(value, str) else number_format.format(value)
 
 
-def _split_bold(cell: str) -> tuple[str, bool]:
-    """Return the text of a cell and whether it is bold."""
+def _escaped(cell: str, escape: Callable[[str], str], bold: str) -> str:
+    """Return a cell with its text escaped; bold: format of a bold text."""
     is_bold = len(cell) > 4 and cell.startswith("**") and cell.endswith("**")
-    return (cell[2:-2], True) if is_bold else (cell, False)
+    return bold.format(escape(cell[2:-2])) if is_bold else escape(cell)
 
 
 def _markdown_cell(cell: str) -> str:
-    text, is_bold = _split_bold(cell)
-    text = escape_markdown(text).replace("|", "\\|")
-    return f"**{text}**" if is_bold else text
+    return _escaped(cell, escape_markdown, "**{}**").replace("|", "\\|")
+
+
+def _escape_latex(text: str) -> str:
+    return text.translate(LATEX)
 
 
 def _latex_cell(cell: str) -> str:
-    text, is_bold = _split_bold(cell)
-    text = text.translate(LATEX)
-    return f"\\textbf{{{text}}}" if is_bold else text
+    return _escaped(cell, _escape_latex, "\\textbf{{{}}}")
 
 
 def _csv_field(value: str | float | None) -> str:

@@ -29,32 +29,35 @@ def length_table(
 ) -> Table:
     """Return a table with one row per length: mean ± standard deviation over seeds.
 
-    A wide table is transposed, shows the largest deviation, and omits lengths that are near others.
-    x_name: what the lengths are, "context" or "distance". best: min or max, picks the value of a
-    row that is printed in bold, with all that print alike; None: no bold. marks: printed after
-    the values.
+    A wide table is transposed, shows the largest deviation, and omits lengths that
+    are near others. x_name: what the lengths are, "context" or "distance". best: min
+    or max, picks the value of a row that is printed in bold, with all that print
+    alike; None: no bold. marks: printed after the values.
     """
-    lengths = all_lengths(columns)
-    cells = [[x_name, *(column.label for column in columns)]]
-    plain = [[x_name], *([length] for length in lengths)]
-    is_wide = len(cells[0]) > MAX_COLUMNS
+    lengths, marks = all_lengths(columns), marks or {}
+    header = [x_name, *(column.label for column in columns)]
+    is_wide = len(header) > MAX_COLUMNS
     shown = _spread(lengths, MAX_COLUMNS - 2) if is_wide else lengths
+    cells = [header]
     for length in shown:
-        texts = [(marks or {}).get((column.label, length), "") for column in columns]
+        texts = [marks.get((column.label, length), "") for column in columns]
         row = printed_row([column.values(length) for column in columns], best)
         cells.append([f"{length:,}", *map(marked, row, texts)])
     if is_wide:
-        cells = [list(column) for column in zip(*cells, strict=True)]
+        cells = _transposed(cells)
         if not marks:
             _merge_deviations(cells, columns, shown)
+    numbers = [[x_name, *lengths]]
     for column in columns:
-        numbers = [[column.label, *map(column.mean, lengths)]]
-        if len(column.records) > 1 and any(column.values(length) for length in lengths):
-            deviations = [standard_deviation(column.values(length)) for length in lengths]
+        numbers.append([column.label, *map(column.mean, lengths)])
+        deviations = [standard_deviation(column.values(length)) for length in lengths]
+        if len(column.records) > 1 and any(map(column.values, lengths)):
             numbers.append([f"{column.label} std", *deviations])
-        for line, *added in zip(plain, *numbers, strict=True):
-            line += added
-    return Table(cells, plain)
+    return Table(cells, _transposed(numbers))
+
+
+def _transposed(rows: list[list]) -> list[list]:
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _spread(lengths: list[int], most: int) -> list[int]:
@@ -76,15 +79,14 @@ def _merge_deviations(cells: list[list[str]], columns: list[Column], lengths: li
     if {*largest} == {MISSING}:
         return
     for row, last in zip(cells, ["± at most", *largest], strict=True):
-        row[1:] = [re.sub(r" ± [\d.]+", "", cell) for cell in row[1:]]
-        row.append(last)
+        row[1:] = [re.sub(r" ± [\d.]+", "", cell) for cell in row[1:]] + [last]
 
 
 def seed_marks(columns: list[Column], reference: str) -> Marks:
     """Return the marks of paired tests over seeds (evaluation/significance.py).
 
-    reference: encoding that the others are compared with. {} if it has no column, or if a column
-    has fewer than two seeds. Columns with other settings get no marks.
+    reference: encoding that the others are compared with. {} if it has no column, or
+    if a column has fewer than two seeds. Columns with other settings get no marks.
     """
     first = next((column for column in columns if column.pe == reference), None)
     if first is None or any(len(column.records) < 2 for column in columns):
@@ -94,8 +96,7 @@ def seed_marks(columns: list[Column], reference: str) -> Marks:
         is_other = column is not first and not first.differing(column)
         for length in column.lengths() if is_other else ():
             values = column.values_by_seed(length)
-            compared = compare_seeds(first.values_by_seed(length), values)
-            if compared:
+            if compared := compare_seeds(first.values_by_seed(length), values):
                 marks[column.label, length] = compared.mark
     return marks
 
@@ -118,15 +119,15 @@ def printed_row(row: list[list[float]], best: Callable | None) -> list[str]:
 
 def accuracy_table(records: list[dict]) -> Table:
     """Return a table of eval_hellaswag.py's records: percent ± standard error."""
-    cells = [["", "acc", "acc_norm", "examples"]]
+    rows = []
     for label, record in zip(record_labels(records), records, strict=True):
-        row = [label]
+        row = {"": label}
         for key in ("acc", "acc_norm"):
             error = record[f"{key}_se"]
             printed_error = MISSING if error is None else f"{100 * error:.2f}"
-            row.append(f"{100 * record[key]:.2f} ± {printed_error}")
-        cells.append([*row, f"{record['examples']:,}"])
-    return Table(cells)
+            row[key] = f"{100 * record[key]:.2f} ± {printed_error}"
+        rows.append(row | {"examples": f"{record['examples']:,}"})
+    return Table.from_rows(rows)
 
 
 # Columns of a benchmark's table, and their formats.
@@ -208,20 +209,17 @@ def _cells_by_context(cells: list[list[str]]) -> list[list[str]]:
     Columns are, at each context, the ratio to the first reference, memory and speed, as fit.
     """
     names, *rows = cells
-    by_context: dict[str, dict[str, list[str]]] = {}
-    for row in rows:
-        by_context.setdefault(row[0], {})[row[1]] = row
+    by_case = {(row[0], row[1]): row for row in rows}
+    contexts, encodings = (dict.fromkeys(row[n] for row in rows) for n in (0, 1))
     ratios = [name for name in names if name.startswith("vs ")][:1]
-    fitting = max(1, (MAX_COLUMNS - 1) // len(by_context))
-    shown = [*ratios, "memory (MB)", "tokens/s"][:fitting]
-    header, printed = ["encoding"], {row[1]: [row[1]] for row in rows}
-    for name in shown:
-        for context, found in by_context.items():
-            header.append(f"{name}, {context}")
-            for encoding, line in printed.items():
-                row = found.get(encoding)
-                line.append(row[names.index(name)] if row else MISSING)
-    return [header, *printed.values()]
+    fitting = max(1, (MAX_COLUMNS - 1) // len(contexts))
+    columns = [["encoding", *encodings]]
+    for name in [*ratios, "memory (MB)", "tokens/s"][:fitting]:
+        for context in contexts:
+            found = [by_case.get((context, encoding)) for encoding in encodings]
+            numbers = [row[names.index(name)] if row else MISSING for row in found]
+            columns.append([f"{name}, {context}", *numbers])
+    return _transposed(columns)
 
 
 def describe_setup(result: dict) -> str:

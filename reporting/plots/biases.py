@@ -70,8 +70,7 @@ def main(argv=None):
         raise InputError("expected one run: python plot.py biases runs/NAME")
     device, _ = devices.select_device("cpu", "float32")
     model, checkpoint = load_model(config.run[0], device, causal=None)
-    pe = checkpoint["gpt"]["pe"]
-    layers = len(model.h)
+    pe, layers = checkpoint["gpt"]["pe"], len(model.h)
     if not -layers <= config.layer < layers:
         raise InputError(
             f"--layer {config.layer}: the model has {layers} layers: use 0 to {layers - 1}"
@@ -90,11 +89,9 @@ def main(argv=None):
             "pass a shorter text"
         )
     matrices, decay, content = layer_matrices(model, torch.tensor([tokens]), config)
-    labels = None
-    if len(tokens) <= MAX_LABELED_TOKENS:
-        labels = [tokenizer.decode([token]) for token in tokens]
-        labels = [label.replace("\n", "⏎").replace(" ", "␣") for label in labels]
-        labels = [label if len(label) < 10 else f"{label[:9]}…" for label in labels]
+    labels = [tokenizer.decode([token]) for token in tokens[:MAX_LABELED_TOKENS]]
+    labels = [label.replace("\n", "⏎").replace(" ", "␣") for label in labels]
+    labels = [label if len(label) < 10 else f"{label[:9]}…" for label in labels]
     millions, settings = model.parameter_count() / 1e6, checkpoint["config"]
     data = Path(settings["data"] or "unknown data").name  # None: imported weights
     seed = "" if settings["seed"] is None else f", seed {settings['seed']}"
@@ -103,7 +100,7 @@ def main(argv=None):
         f"parameters, trained on {data} at {checkpoint['gpt']['block_size']:,} tokens{seed}"
     )
     with atomic(config.out) as file:
-        plot(matrices, decay, labels, title, file)
+        plot(matrices, decay, labels if len(labels) == len(tokens) else None, title, file)
     print(f"wrote {config.out}")
 
 

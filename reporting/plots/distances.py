@@ -3,15 +3,13 @@
     python plot.py distances sandwich sandwich-smoothed --fit 8192 --out figure9.png
     python plot.py distances sandwich sandwich:dimension=32 --out figure10.png
 
-Upper row: the bias B[i, j] of query token i (vertical) and key token j (horizontal) in the last
-of 12 heads.
+Upper row: the bias B[i, j] of query token i (vertical) and key token j (horizontal)
+in the last of 12 heads. Lower panel: the bias by distance. --fit N fits
+a log(1 + d) + b to the first encoding at the N shortest distances d by least squares,
+and draws and prints the curve. Learnable encodings have their initial values.
 
-Lower panel: the bias by distance. --fit N fits a log(1 + d) + b to the first encoding at the N
-shortest distances d by least squares, and draws and prints the curve. Learnable encodings have
-their initial values.
-
-Figures 8 to 10 of the Sandwich paper: 12 heads, of which the last has the compression ratio h = 8,
-and 8,192 tokens. The fitted curve is `sandwich-smoothed` there.
+Figures 8 to 10 of the Sandwich paper: 12 heads, of which the last has the compression
+ratio h = 8, and 8,192 tokens. The fitted curve is `sandwich-smoothed` there.
 """
 
 from dataclasses import dataclass, field
@@ -51,14 +49,11 @@ class Config:
     """PNG file to write"""
 
     def __post_init__(self):
-        problems = []
-        if not self.encodings:
-            problems.append("no encodings given: python plot.py distances sandwich ...")
-        if self.fit is not None and not 2 <= self.fit <= self.context:
-            problems.append(f"--fit {self.fit}: use 2 to {self.context}, the --context")
-        if problems:
-            raise InputError(*problems)
         style.check_png(self.out)
+        if not self.encodings:
+            raise InputError("no encodings given: python plot.py distances sandwich ...")
+        if self.fit is not None and not 2 <= self.fit <= self.context:
+            raise InputError(f"--fit {self.fit}: use 2 to {self.context}, the --context")
 
 
 def main(argv=None):
@@ -107,8 +102,8 @@ def fit_logarithm(bias: np.ndarray) -> tuple[float, float]:
 def plot(rows: dict[str, np.ndarray], fitted: tuple | None, title: str, file) -> None:
     """Write a PNG with the matrix of each encoding, and the biases by distance below them.
 
-    rows: {encoding: bias (n,) at the distances 0 to n - 1}; fitted: the result of fit_logarithm to
-    draw, or None.
+    rows: {encoding: bias (n,) at the distances 0 to n - 1}; fitted: the result of
+    fit_logarithm to draw, or None.
     """
     heights = (min(3.3, 0.9 + 6 / len(rows)), 3.3)
     figure = style.new_figure(sum(heights))
@@ -116,28 +111,25 @@ def plot(rows: dict[str, np.ndarray], fitted: tuple | None, title: str, file) ->
     upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
     all_axes = upper.subplots(1, len(rows), squeeze=False, sharey=True)[0]
     low, high = min(map(np.min, rows.values())), max(map(np.max, rows.values()))
-    limit = max(-low, high)
+    n = len(next(iter(rows.values())))
+    tokens = np.linspace(0, n - 1, min(n, MATRIX_PIXELS)).astype(int)
+    distances = tokens[:, None] - tokens
     for axes, (pe, bias) in zip(all_axes, rows.items(), strict=True):
-        tokens = np.linspace(0, len(bias) - 1, min(len(bias), MATRIX_PIXELS)).astype(int)
-        distances = tokens[:, None] - tokens
         matrix = np.where(distances < 0, np.nan, bias[distances.clip(min=0)])
-        extent = (0, len(bias), len(bias), 0)
-        image = style.draw_matrix(axes, matrix, limit, extent=extent)
+        image = style.draw_matrix(axes, matrix, max(-low, high), extent=(0, n, n, 0))
         axes.set_title(style.short_label(pe).replace(", ", "\n"), fontsize=9)
-        axes.set(xticks=(0, len(bias)), yticks=(0, len(bias)), xlabel="key token")
+        axes.set(xticks=(0, n), yticks=(0, n), xlabel="key token")
     all_axes[0].set_ylabel("query token")
     style.add_color_bar(upper, image, all_axes, low, high)
-    axes = lower.subplots()
-    distances = np.arange(len(bias))
     lines = [(style.short_label(pe), style.color_of(pe), "-", bias) for pe, bias in rows.items()]
     if fitted:
         a, b = fitted
         label = f"fit: {a:.3f} log(1 + d) {b:+.3f}"
-        lines.append((label, "black", "--", a * np.log1p(distances) + b))
-    ends = []
+        lines.append((label, "black", "--", a * np.log1p(np.arange(n)) + b))
+    axes, ends = lower.subplots(), []
     for label, color, pattern, bias in lines:
-        axes.plot(distances, bias, pattern, color=color, linewidth=1.2)
-        ends.append((label, color, (distances[-1], bias[-1])))
+        axes.plot(np.arange(n), bias, pattern, color=color, linewidth=1.2)
+        ends.append((label, color, (n - 1, bias[-1])))
     axes.set(xlabel="distance (tokens)", ylabel="bias")
     axes.spines[["top", "right"]].set_visible(False)
     style.label_ends(axes, ends)

@@ -65,9 +65,9 @@ def main(argv=None):
         trainings.add(training)
         descriptions.add(description)
     title = f"{config.kind} loss; one run per line\n{'; '.join(sorted(descriptions))}"
-    panels, scales = [("loss (nats)", lines)], {"x_scale": "linear", "y_scale": "linear"}
+    panels = [("loss (nats)", lines)]
     with atomic(config.out) as file:
-        figures.draw_lines(file, title, panels, "steps", **scales, marker="")
+        figures.draw_lines(file, title, panels, "steps", "linear", "linear", marker="")
     print(f"wrote {config.out}")
     if config.kind == "train" and len(trainings) == 1:
         path = Path(config.out).with_suffix(".json")
@@ -103,7 +103,7 @@ def read_finetuning(run: Path) -> dict | None:
     return read_json(path, "fine-tune again", record_schema.FINETUNING) if path.exists() else None
 
 
-def read_losses(run: Path, kind: str) -> list[tuple[int, float]]:
+def read_losses(run: Path, kind: str) -> list[tuple[float, float]]:
     """Return [(step, loss)] of a run; kind: "train" or "val".
 
     Raises InputError if the folder has no log.
