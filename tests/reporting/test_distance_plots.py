@@ -43,11 +43,6 @@ def test_bias_of_some_heads():
     assert not distances.bias_by_distance("kerple:heads=3", 100, 4, 3).any()
 
 
-def test_fit_is_the_least_squares_line():
-    bias = sandwich_by_eq_6(200)
-    np.testing.assert_allclose(distances.fit_logarithm(bias), least_squares(bias))
-
-
 def test_figure_9_prints_and_draws_the_fit(tmp_path, capsys, monkeypatch):
     drawn = {}
     plot = distances.plot

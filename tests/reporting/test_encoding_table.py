@@ -1,9 +1,7 @@
 """The table of encodings in docs/encodings.md."""
 
-import pytest
 from conftest import NAMES
 
-import posenc
 from reporting import encoding_table
 
 
@@ -28,21 +26,3 @@ def test_write_replaces_only_the_table(tmp_path, monkeypatch):
     encoding_table.main(["--write"])
     parts = (encoding_table.BEGIN, encoding_table.table(), encoding_table.END)
     assert page.read_text(encoding="utf-8") == "a\n{}\n\n{}\n\n{}\nb\n".format(*parts)
-
-
-@pytest.mark.parametrize(
-    "pe, cells",
-    [
-        ("fire", {"acts on": "bias", "options": "`width=32`, `threshold=512`", "encoder": "yes"}),
-        ("fire", {"fused paths": "triton"}),
-        ("cable", {"fused paths": "sdpa (decoder), triton"}),
-        ("cope", {"encoder": "no", "fused paths": "none", "acts on": "rows of logits"}),
-        ("window", {"acts on": "mask", "options": "`w=100`"}),
-        ("yarn", {"options": "`factor=4`, `base=10000`, `length`, `ramp=paper` or `released`"}),
-        ("transformer-xl", {"acts on": "queries and keys, rows of logits"}),
-        ("sink", {"acts on": "softmax"}),
-        ("nope", {"acts on": "nothing", "fused paths": "sdpa, triton"}),
-    ],
-)
-def test_cells_of_an_encoding(pe, cells):
-    assert cells.items() <= encoding_table.row(posenc.ENCODINGS[pe]).items()

@@ -5,6 +5,7 @@ from test_report import RECORDS, SAME_TARGETS, record
 from reporting import paper
 from reporting.claims import paper_tables
 from reporting.columns import (
+    differing_settings,
     differing_texts,
     group_by_protocol,
     make_columns,
@@ -139,6 +140,24 @@ def test_labels_name_what_differs():
         "rope",
         "rope, cache 2,048",
     ]
+
+
+def test_settings_are_in_the_labels_of_a_sweep():
+    """Seeds of a setting are one column; a setting of one run only names that run."""
+    sweep = [
+        record("cable", {256: 4.0}, run=f"{lr}-{seed}", seed=seed) | {"settings": {"lr": lr}}
+        for lr in (2e-3, 4e-3)
+        for seed in (1, 2)
+    ]
+    columns = make_columns(sweep, "perplexity", may_differ=("lr",))
+    assert [column.label for column in columns] == ["cable, lr 0.002", "cable, lr 0.004"]
+    assert [len(column.records) for column in columns] == [2, 2]
+    llama = sweep[0] | {"settings": {"lr": 2e-3, "block": "llama"}}
+    labels = [column.label for column in columns_of([*sweep[:2], llama])]
+    assert labels == ["cable", "cable, block llama"]
+    assert differing_settings([sweep[0], llama]) == ["block"]
+    # Without steps: imported weights, and the same weights under another encoding.
+    assert differing_settings([each | {"step": 0} for each in (sweep[0], llama)]) == []
 
 
 def test_latex():
