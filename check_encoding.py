@@ -125,7 +125,7 @@ def format_result(result: Result, with_cause: bool) -> str:
     status = result.status.replace("failed", "FAILED")
     lines = [f"{result.name:24} {status:16} {value:>10} {bound:>10}".rstrip()]
     if result.status == "failed":
-        lines += [(CHECKS[result.name].function.__doc__ or "").splitlines()[0], result.message]
+        lines += [(CHECKS[result.name].function.__doc__ or "").partition("\n")[0], result.message]
         if result.cause and with_cause:
             lines.append(f"usual cause: {result.cause}")
     return "\n    ".join(lines)

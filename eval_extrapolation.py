@@ -122,7 +122,11 @@ class Text:
     config: Config
     protocol: dict  # of the record
     regions: list[Region]
-    mask_rate: float | None = None  # fraction of masked tokens; None for a decoder
+
+    @property
+    def mask_rate(self) -> float | None:
+        """Fraction of masked tokens; None for a decoder."""
+        return self.protocol.get("mask_rate")
 
 
 def main(argv=None):
@@ -139,10 +143,8 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
             "remove --protocol, --stride and --cache_window"
         )
     lengths = cli.parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
-    text = select_text(shards, lengths, config)
+    text = select_text(shards, lengths, config, mask_rate)
     protocol = text.protocol
-    if mask_rate:
-        text.mask_rate = protocol["mask_rate"] = mask_rate
     words = {  # of the record's file name: one record for each text and protocol
         f"same-targets{config.targets}": protocol["targets"],
         "documents": config.within_documents,
@@ -167,29 +169,38 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
     ]
 
 
-def select_text(shards: Shards, lengths: list[int], config: Config) -> Text:
+def select_text(
+    shards: Shards, lengths: list[int], config: Config, mask_rate: float | None = None
+) -> Text:
     """Return the text that all lengths share, with the record's description of the protocol.
 
-    Raises InputError for settings that do not fit.
+    mask_rate: see Text. Raises InputError for settings that do not fit.
     """
     shortest, longest = lengths[0], lengths[-1]
     same_targets = config.protocol == "same-targets"
+    problems = []
     if config.max_tokens is not None and config.max_tokens < longest:
-        raise InputError(
+        problems.append(
             f"max_tokens {config.max_tokens} is less than one window of {longest}: raise it"
         )
-    name = "targets" if same_targets else "stride"
-    if (getattr(config, name) or 0) > shortest:
-        raise InputError(
-            f"{name} {getattr(config, name)} is more than the context length {shortest}: "
+    name, value = "stride", config.stride or 0
+    if same_targets:
+        name, value = "targets", config.targets
+    if value > shortest:
+        problems.append(
+            f"{name} {value} is more than the context length {shortest}: "
             f"lower --{name} or remove that length"
         )
+    if problems:
+        raise InputError(*problems)
     windows = Windows(shards, longest)  # raises InputError if the split is too short for one
     protocol = {
         "name": config.protocol,
         "stride": config.stride,
         "targets": config.targets if same_targets else None,
     }
+    if mask_rate:
+        protocol["mask_rate"] = mask_rate
     if not (same_targets or config.within_documents):
         protocol["remainder"] = "counted"  # the end of a text fills a shorter window
         regions = [Region(shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)]
@@ -220,7 +231,7 @@ def select_text(shards: Shards, lengths: list[int], config: Config) -> Text:
 def starts_in_documents(
     shards: Shards, length: int, count: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Return the starts (shard, offset) of windows inside one document each, and how many of these.
+    """Return starts (shard, offset) of windows inside one document each, and how many documents.
 
     At most `count` of all such windows that do not overlap, evenly spaced. A document
     begins with the end-of-text token. Raises InputError if none is long enough.
@@ -355,8 +366,10 @@ def sum_losses(
                 )
             losses = losses.double().cpu().numpy()  # (B, counted)
             sums[batch] = losses.sum(1)
-            offsets = np.array([[windows[number].offset] for number in batch])
-            places = {"by_position": positions.numpy(), "by_offset": positions.numpy() + offsets}
+            places = {"by_position": positions.numpy()}
+            if "by_offset" in totals:
+                offsets = np.array([[windows[number].offset] for number in batch])
+                places["by_offset"] = positions.numpy() + offsets
             for name, (total, count) in totals.items():
                 np.add.at(total, places[name], losses)
                 np.add.at(count, places[name], 1)
@@ -367,7 +380,8 @@ def sum_losses(
 def bin_positions(sums: np.ndarray, counts: np.ndarray) -> dict:
     """Return mean losses by position, in at most MAX_BINS bins of `width` from `first` on.
 
-    sums, counts: (length,), of the losses at each position. None: no predictions.
+    sums, counts: (length,), of the losses at each position. The loss of a bin without
+    predictions is None.
     """
     length = len(sums)
     first = int((counts > 0).argmax())

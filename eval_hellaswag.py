@@ -27,7 +27,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from errors import InputError
-from evaluation import record_schema, runner
+from evaluation import runner
 from evaluation.runner import (
     RUNS_ARGUMENT,
     EvaluationConfig,
@@ -139,18 +139,19 @@ def evaluate(loaded: LoadedRun, examples: list[dict], config: Config) -> None:
         numbers = np.arange(len(chosen))
         own = {
             number: log_likelihoods(loaded, pairs[number])
-            for (number,) in loaded.batches(numbers, BATCH_TOKENS, "", "example")
+            for (number,) in loaded.batches(numbers, BATCH_TOKENS, "HellaSwag", "example")
         }
         found = {number: x for part in loaded.processes.gather(own) for number, x in part.items()}
         scores = [found[number] for number in numbers]
         if loaded.processes.rank == 0:
             record = header | accuracies(scores, chosen) | {"log_likelihoods": scores}
             record["provenance"] = devices.provenance(loaded.device)
-            runner.write_record(run, path, record, record_schema.ACCURACY)
+            runner.write_record(run, path, record)
     result = accuracies(scores, chosen)
     for metric in ("acc", "acc_norm"):
-        value, error = result[metric], result[f"{metric}_se"] or 0
-        print(f"{run}: {metric} {100 * value:.2f} ± {100 * error:.2f}% of {len(chosen)} examples")
+        value, error = result[metric], result[f"{metric}_se"]
+        deviation = "—" if error is None else f"{100 * error:.2f}"
+        print(f"{run}: {metric} {100 * value:.2f} ± {deviation}% of {len(chosen)} examples")
     print(f"record: {path}")
 
 

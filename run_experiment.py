@@ -50,6 +50,9 @@ NEUTRAL |= {"device"}
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
 OTHER_TEXTS = ("openwebtext2", "github")  # of the Sandwich paper, next to arxiv
 HELLASWAG = "scripts/hellaswag_smoke.jsonl"
+LENGTHS = (
+    r"((?! --).)+( --(cache_window|trials|windows) [0-9]+)*"  # of an evaluation, and its flags
+)
 EVALUATIONS = {  # setting: program, and the flag of its lengths
     "perplexity": ("eval_extrapolation.py", "--lengths"),
     "same_targets": ("eval_extrapolation.py", "--lengths"),
@@ -337,7 +340,11 @@ class Experiment:
             for setting, (program, flag) in EVALUATIONS.items():
                 if not (value := getattr(config, setting)):
                     continue
-                lengths, *flags = shlex.split(self.format(value))
+                value = self.format(value)
+                if not re.fullmatch(LENGTHS, value):
+                    remedy = "use lengths, then --cache_window N, --trials N or --windows N"
+                    raise InputError(f"{setting} '{value}' is invalid: {remedy}")
+                lengths, dashes, flags = value.partition(" --")
                 lengths = self.at_scale(lengths)
                 words = [program, str(run), "--data", text.folder, "--split", text.split]
                 words += [flag, lengths]
@@ -347,7 +354,7 @@ class Experiment:
                     words += ["--max_tokens", str(tokens)]
                 else:
                     words += getattr(self.scale, setting).split()
-                self.evaluate([*words, *flags], [job, *text.needs], report)
+                self.evaluate([*words, *f"{dashes}{flags}".split()], [job, *text.needs], report)
         if config.hellaswag:
             source = HELLASWAG if config.scale == "smoke" else config.hellaswag
             flags = [] if source == "hub" else ["--source", source]

@@ -21,6 +21,7 @@ import pe_spec
 import posenc
 from attention import BiasInputs
 from evaluation.measurement import Measurement, NotApplicable, check, compare, require, within
+from triton_attention.bias import KINDS, bias_from_encoding
 
 B, H, T, C = 2, 4, 33, 24
 FAR = 32_768  # tokens of the check for finite values, or max_context
@@ -340,20 +341,23 @@ def check_triton_bias(spec: str) -> Iterator[Measurement]:
     Usual cause: see triton_attention/bias.py for the formula of each kind
     """
     encoding, _, features = formula_case(spec, "triton_bias")
-    kind, numbers = encoding.triton_bias(*features, torch.arange(H))
+    q_features, k_features = features
+    bias = bias_from_encoding(encoding, q_features, k_features, H)
+    kind = bias.kind
+    require(kind in KINDS[1:], f"the kind '{kind}' is none of {', '.join(KINDS[1:])}")
     d = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
     if kind == "distance":
-        ours = numbers["table"][:, d][None]
+        ours = bias.table[:, d][None]
     elif kind == "piecewise-linear":
-        g = numbers["g"].expand(1, -1, T)[0, :, :, None]
-        ratio = (numbers["table"][:, d] * g).expand(H, T, T).flatten(1).contiguous()
-        ends, slopes, intercepts = numbers["pieces"].unbind(1)  # (H, K) each
+        g = bias.g.expand(1, -1, T)[0, :, :, None]
+        ratio = (bias.table[:, d] * g).expand(H, T, T).flatten(1).contiguous()
+        ends, slopes, intercepts = bias.pieces.unbind(1)  # (H, K) each
         piece = torch.searchsorted(ends[:, :-1].contiguous(), ratio)
         ours = slopes.gather(1, piece) * ratio + intercepts.gather(1, piece)
         ours = ours.view(1, H, T, T)
     else:
-        difference = numbers["s_i"][..., None] - numbers["s_j"][..., None, :]
-        ours = numbers["g"][..., None] * difference
+        difference = bias.s_i[..., None] - bias.s_j[..., None, :]
+        ours = bias.g[..., None] * difference
         ours = ours if kind == "decay" else -ours.square().log1p()
     return compare_pairs("triton_bias", encoding, features, ours, atol=1e-4, rtol=1e-4)
 
@@ -362,16 +366,14 @@ def check_triton_bias(spec: str) -> Iterator[Measurement]:
 def check_continued_features(spec: str) -> Iterator[Measurement]:
     """Compare features of a text in one piece and in two, the second with `previous`.
 
-    Usual cause: features ignore `previous`: add previous[0] to cumulative sums; and
-    use pos, not torch.arange(T)
+    Usual cause: features ignore `previous`: add previous[0] to cumulative sums; use
+    pos, not torch.arange(T); or a feature depends on later tokens, as by x.mean(1)
     """
     encoding, x, pos = make_encoding(spec), torch.randn(B, T, C), torch.arange(T)
     whole = sum(encoding.features(x, pos), ())
     head = encoding.features(x[:, :20], pos[:20])
     previous = tuple(feature[:, :, -1:] for feature in head[1])
     tail = encoding.features(x[:, 20:], pos[20:], previous)
-    if all(feature.size(2) < T for feature in whole):
-        raise NotApplicable("no features per token")
     for feature, first, second in zip(whole, sum(head, ()), sum(tail, ()), strict=True):
         if feature.size(2) == T:
             continued = torch.cat([first, second], 2)
@@ -379,6 +381,8 @@ def check_continued_features(spec: str) -> Iterator[Measurement]:
         else:  # the same for all tokens
             same = torch.equal(first, feature) and torch.equal(second, feature)
             require(same, "a feature with T = 1 differs between parts of a text")
+    if all(feature.size(2) < T for feature in whole):
+        raise NotApplicable("no features per token")
 
 
 # Numbers

@@ -88,13 +88,38 @@ class LoadedRun:
     dtype: torch.dtype  # of matrix products
 
     def identity(self) -> dict:
-        return record_identity(self.model, self.checkpoint, self.dtype)
+        """Return what identifies the checkpoint and how its numbers are computed."""
+        model, checkpoint = self.model, self.checkpoint
+        identity = {
+            "pe": checkpoint["gpt"]["pe"],
+            "size": checkpoint["gpt"]["size"],
+            "block_size": checkpoint["gpt"]["block_size"],
+        }
+        if not model.config.causal:
+            identity["objective"] = "mlm"
+        if not checkpoint["step"] and (steps := trained_steps(checkpoint)) is not None:
+            identity["init_steps"] = steps
+        identity |= {
+            "step": checkpoint["step"],
+            "seed": checkpoint["config"]["seed"],
+            "settings": training_settings(checkpoint),
+            "training_text": checkpoint["data"]["sha256"],
+            "parameters": model.parameter_count(),
+            "checkpoint_sha256": checkpoint["sha256"],
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "attention": attention.join_names(model.attention_paths),
+        }
+        if any(path.skips_tiles for path in model.attention_paths):
+            identity["skip_tolerance"] = model.config.skip_tolerance
+        if plugin := checkpoint["config"].get("plugin"):
+            identity["plugin"] = plugin
+        return identity
 
     def batches(self, items: np.ndarray, tokens: int, label: str, unit: str) -> Iterator:
         """Yield this rank's batches of the items, of BATCH_TOKENS or one item.
 
-        tokens: per item. label, unit: of the progress bar. The ranks have equal
-        numbers of batches, unless there are fewer items than ranks.
+        tokens: per item. label, unit: of the progress bar. The numbers of batches
+        of the ranks differ by at most one.
         """
         size = self.processes.world_size
         rounds = -(-len(items) // (size * max(1, BATCH_TOKENS // tokens)))
@@ -208,37 +233,6 @@ def print_table(results: dict[str, dict], value: str) -> None:
 # Records
 
 
-def record_identity(model: GPT, checkpoint: dict, dtype: torch.dtype) -> dict:
-    """Return what identifies the checkpoint and how its numbers are computed.
-
-    model, checkpoint: of load_model; dtype: of the matrix products.
-    """
-    identity = {
-        "pe": checkpoint["gpt"]["pe"],
-        "size": checkpoint["gpt"]["size"],
-        "block_size": checkpoint["gpt"]["block_size"],
-    }
-    if not model.config.causal:
-        identity["objective"] = "mlm"
-    if not checkpoint["step"] and (steps := trained_steps(checkpoint)) is not None:
-        identity["init_steps"] = steps
-    identity |= {
-        "step": checkpoint["step"],
-        "seed": checkpoint["config"]["seed"],
-        "settings": training_settings(checkpoint),
-        "training_text": checkpoint["data"]["sha256"],
-        "parameters": model.parameter_count(),
-        "checkpoint_sha256": checkpoint["sha256"],
-        "dtype": str(dtype).removeprefix("torch."),
-        "attention": attention.join_names(model.attention_paths),
-    }
-    if any(path.skips_tiles for path in model.attention_paths):
-        identity["skip_tolerance"] = model.config.skip_tolerance
-    if plugin := checkpoint["config"].get("plugin"):
-        identity["plugin"] = plugin
-    return identity
-
-
 def make_header(run: str | Path, identity: dict) -> dict:
     """Return what a record starts with: names of the run's folders, the identity.
 
@@ -292,7 +286,6 @@ def update_record(
     what another evaluation has added is kept. Raises InputError for NaN or Inf.
     """
     header = make_header(run, identity)
-    schema = record_schema.BY_LENGTH.get(identity.get("metric", "Perplexity"), record_schema.OTHER)
     processes = processes or distributed.Processes()
     known = {}
 
@@ -316,16 +309,16 @@ def update_record(
             read_known()
             results = dict(sorted(known.items(), key=lambda item: int(item[0])))
             record = {**header, "lengths": results, "provenance": origin}
-            write_record(run, path, record, schema)
+            write_record(run, path, record)
     print(f"record: {path}")
     known = processes.gather(known)[0]
     return {**header, "lengths": {str(length): known[str(length)] for length in lengths}}
 
 
-def write_record(run: str | Path, path: Path, record: dict, schema) -> None:
+def write_record(run: str | Path, path: Path, record: dict) -> None:
     """Write a record. Raises InputError if its results contain NaN or Inf."""
     read = json.loads(json.dumps(record))  # NumPy's floats become Python's
-    if problem := find_mismatch(read, schema):
+    if problem := find_mismatch(read, record_schema.schema_of(read)):
         raise InputError(
             f"{run}: the results are NaN, Inf or out of range ({problem}): "
             "evaluate with --dtype float32, or train again with a lower --lr"

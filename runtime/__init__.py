@@ -28,11 +28,14 @@ def installation_problem():
 def describe_missing_package(error):
     """Return a line that names the package whose import failed, or None.
 
-    error: any exception. A missing module of this repository is a bug.
+    error: any exception. A missing module of this repository is a bug, and one
+    of Python's standard library no package.
     """
     package, _, submodule = (getattr(error, "name", None) or "").partition(".")
-    folder = Path(__file__).parent.parent
-    if not isinstance(error, ImportError) or not package or [*folder.glob(f"{package}*")]:
+    own = Path(__file__).parent.parent / package
+    if not isinstance(error, ImportError) or not package or package in sys.stdlib_module_names:
+        return None
+    if own.is_dir() or own.with_suffix(".py").is_file():
         return None
     if isinstance(error, ModuleNotFoundError) and not submodule:
         return f"missing package {package}: pip install {package}"

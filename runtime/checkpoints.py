@@ -122,7 +122,7 @@ def load_checkpoint(
     path = checkpoint_path(run)
     checkpoint, sha256 = _read(path)
     _check_content(path, checkpoint)
-    if check_plugins and checkpoint["config"].get("plugin"):
+    if check_plugins:
         plugins.check_loaded(checkpoint["config"], path.parent)
     is_decoder = checkpoint["gpt"]["causal"]
     if causal is not None and is_decoder != causal:
@@ -133,10 +133,25 @@ def load_checkpoint(
 
 
 def write_checkpoint(file, checkpoint: dict) -> None:
-    """Write a checkpoint and its SHA-256 to a binary file, open for both."""
-    torch.save(checkpoint, file)
-    file.seek(0)
-    file.write(hashlib.file_digest(file, "sha256").hexdigest().encode())
+    """Write a checkpoint and its SHA-256 to a binary file."""
+    hashed: Any = _HashedFile(file)
+    torch.save(checkpoint, hashed)
+    file.write(hashed.digest.hexdigest().encode())
+
+
+class _HashedFile:
+    """A file to write to, and the hash of what is written."""
+
+    def __init__(self, file):
+        self.file = file
+        self.digest = hashlib.sha256()
+
+    def write(self, data) -> int:
+        self.digest.update(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
 
 
 def _read(path: Path) -> tuple[Any, str]:
@@ -167,6 +182,8 @@ def _check_digest(path: Path, file) -> str:
             digest.update(block)
             remaining -= len(block)
         expected = file.read(DIGEST_BYTES)
+        if expected[-22:].startswith(b"PK\5\6"):  # the end of what torch.save writes
+            raise _foreign(path, "it has no SHA-256: another program or an older version wrote it")
         if digest.hexdigest().encode() != expected:
             raise _corrupt(path, "its SHA-256 is wrong")
         digest.update(expected)

@@ -55,7 +55,7 @@ WORDS = {
     int: "an integer",
     float: "a number",
     bool: "true or false",
-    str: "text without NUL, in UTF-8, not empty",
+    str: "text",
     types.NoneType: "null",
 }
 CONFIG_HELP = "YAML file of settings; flags override it"
@@ -197,7 +197,11 @@ def convert(value, field: dataclasses.Field) -> Any:
     except (msgspec.ValidationError, UnicodeEncodeError):
         text = "null" if value is None else str(value)[:200]
         text = text if text and text.isprintable() else ascii(text)
-        raise InputError(f"{field.name} is {text}: use {_describe(kind, field)}") from None
+        remedy, words = _describe(kind, field), "text in quotes"
+        if isinstance(value, str):
+            words = "text without NUL, in UTF-8" if value else "text, not empty,"
+        remedy = remedy.replace("text", words, 1).removesuffix(",")
+        raise InputError(f"{field.name} is {text}: use {remedy}") from None
 
 
 def _range(kind: type, field: dataclasses.Field) -> tuple[float, float]:
@@ -233,7 +237,7 @@ def _describe(kind, field: dataclasses.Field | None = None) -> str:
     if field and kind in LARGEST:
         minimum, maximum = (f"{x:,}" if kind is int else f"{x:g}" for x in _range(kind, field))
         return f"{WORDS[kind]} from {minimum} to {maximum}"
-    return "text" if kind is str and not field else WORDS[kind]
+    return WORDS[kind]
 
 
 def split_flags(words: list[str]) -> list[tuple[str, list[str]]]:

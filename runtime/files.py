@@ -25,7 +25,7 @@ PARTIAL = r"\.[0-9a-f]{8}\.partial"
 
 @contextmanager
 def atomic(path: str | Path):
-    """Open `path` for writing and reading bytes, atomically.
+    """Open `path` for writing bytes, atomically.
 
     The block writes to a temporary file of its own, which is synced to disk and
     renamed at the end. A crash at any moment leaves the old file or the new
@@ -35,11 +35,9 @@ def atomic(path: str | Path):
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_partial_files(path.parent, re.escape(path.name) + PARTIAL)
-        partial = _partial_path(path)
-        with open(partial, "w+b") as file:
+        partial, file = _open_partial(path)
+        with file:
             try:
-                with contextlib.suppress(OSError):  # a file system without locks
-                    fcntl.flock(file, fcntl.LOCK_EX)  # for remove_partial_files
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -50,6 +48,18 @@ def atomic(path: str | Path):
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)  # makes the rename itself durable
         os.close(folder)
+
+
+def _open_partial(path: Path):
+    """Return the path of a new temporary file, and the file, locked and open."""
+    while True:
+        partial = _partial_path(path)
+        file = open(partial, "wb")  # noqa: SIM115
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return partial, file
+        file.close()  # another process removed it before it was locked
 
 
 def _partial_path(path: Path) -> Path:

@@ -116,7 +116,7 @@ class Run:
         changed = {
             name: [old.get(name), value]
             for name, value in self.config.items()
-            if name not in MAY_CHANGE_ON_RESUME and old.get(name) != value
+            if name not in MAY_CHANGE_ON_RESUME and _identity(old.get(name)) != _identity(value)
         }
         self._check_changes(changed, checkpoint["data"], override)
         self.init_steps = old.get("init_steps")
@@ -251,12 +251,24 @@ class Run:
             self.logger.finish()
 
 
+def _identity(value):
+    """Return what two values of a setting are compared by: plugins by SHA-256."""
+    return sorted(value.values()) if isinstance(value, dict) else value
+
+
+def _shorten(value):
+    """Return the value of a setting; of plugins names and 12 digits of SHA-256."""
+    if not isinstance(value, dict):
+        return value
+    return " ".join(f"{name} {sha256[:12]}" for name, sha256 in value.items())
+
+
 def difference(name: str, old, new) -> str:
     """Return "trained with NAME OLD, not NEW" for `refusals`."""
     if old is None:
-        return f"trained without {name}, not with {name} {new}"
-    other = "not without it" if new is None else f"not {new}"
-    return f"trained with {name} {old}, {other}"
+        return f"trained without {name}, not with {name} {_shorten(new)}"
+    other = "not without it" if new is None else f"not {_shorten(new)}"
+    return f"trained with {name} {_shorten(old)}, {other}"
 
 
 def refusals(folder: Path, differences: list[str], remedy: str = USE_THE_SAME) -> list[str]:
@@ -284,6 +296,9 @@ def lock_folder(folder: Path) -> Callable[[], None]:
 
 
 def read_log(run: str | Path) -> list[dict]:
-    """Return the records of a run's log, without corrupt lines."""
+    """Return the records of a run's log, without corrupt lines.
+
+    Raises InputError if the log cannot be read.
+    """
     records = [x for x in read_json_lines(Path(run) / LOG) if find_mismatch(x, RECORD) is None]
     return [record for record in records if "loss" in record or record["kind"] not in LOSSES]

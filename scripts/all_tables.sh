@@ -5,9 +5,8 @@
 #     bash scripts/all_tables.sh --scale small                             # 0.8M parameters
 #     bash scripts/all_tables.sh --scale smoke --encodings cable rope      # does every script run?
 #
-# Runs the experiments whose header starts with the name of a paper, with these flags. Scripts share
-# trainings, and a second run resumes. After a failure the next script starts; those that failed are
-# listed at the end. The index of the claims is runs/claims.md.
+# Runs the experiments whose header starts with the name of a paper, with these flags; a second run
+# resumes. Failed scripts are listed at the end. The index of the claims is runs/claims.md.
 
 source "$(dirname "$0")/activate.sh"
 if [[ " $* " == *" --help "* ]]; then exec python run_experiment.py --help; fi

@@ -10,7 +10,7 @@
 source "$(dirname "$0")/activate.sh"
 block=${1:?pass gpt2 or llama, as in: bash scripts/half_hour.sh gpt2}
 if [ "$block" = --help ]; then exec python run_experiment.py --help; fi
-for shard in data/half_hour/*.bin.xz; do if [ -e "$shard" ]; then xz --decompress "$shard"; fi; done
+if [ -d data/half_hour ]; then find data/half_hour -name '*.bin.xz' -exec xz --decompress {} +; fi
 exec timeout --signal=INT "${LIMIT:-570}" python run_experiment.py --name half_hour_"$block" --data data/half_hour \
     --train half_hour_"$block" --train_flags "{reduced:--block $block}" \
     --encodings cable rope rope:heads_percent=75+alibi:heads_percent=75 alibi fox carope \

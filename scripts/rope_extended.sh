@@ -11,10 +11,12 @@
 # at 40% MFU. 19 evaluations of the 0.1B validation tokens at six lengths: 3 hours.
 
 source "$(dirname "$0")/activate.sh"
-common="--data fineweb-edu --train fineweb-edu_small --perplexity 512,1024,2048,4096,8192,16384"
+lengths=512,1024,2048,4096,8192,16384
+common="--data fineweb-edu --train fineweb-edu_small --perplexity $lengths"
 finetune="--steps {full:950}{reduced:50} --lr {full:6e-5 --min_lr 6e-6}{reduced:8e-4}"
 finetune+=" --warmup_steps {full:20}{reduced:5}"
-python run_experiment.py --name rope_extended/cached $common" --cache_window {scaled:1024}" --encodings cable rope "$@"
+python run_experiment.py --name rope_extended/cached $common --encodings cable rope \
+    --perplexity "$lengths --cache_window {scaled:1024}" "$@"
 python run_experiment.py --name rope_extended/as_it_is $common --encodings rope --continue_as \
     {rope-pi,rope-ntk,yarn}:factor={4,16} yarn:factor={4,16},ramp=released nope "$@"
 python run_experiment.py --name rope_extended/recalibrated $common --encodings rope --continue_as rope nope \

@@ -5,14 +5,15 @@
 #     bash scripts/sandwich_table3_5.sh --seeds 1 2 3 4 5 --data data/arxiv --runs runs/arxiv
 #
 # Data on the hub that is closest to the paper's, by the data sets' cards; the column is `text`:
+#
 # --data        data set                            files                        license
 # arxiv         togethercomputer/RedPajama-Data-1T  urls/arxiv.txt: 28B tokens   see the card
 # github        togethercomputer/RedPajama-Data-1T  urls/github.txt: 59B tokens  MIT, BSD or Apache
 # openwebtext2  segyges/OpenWebText2                one .tar of 29.3 GB          MIT
-# urls/*.txt list addresses of .jsonl files (wget -i), of which this needs a few: 0.8B tokens of each
-# data set are enough. The .tar holds .jsonl.zst (tar -x; pip install backports.zstd). None was downloaded
-# here. Default: FineWeb-Edu. GPT-2 small, trained at 512 tokens, evaluated at up to 16,384,
-# also with a KV cache of 2,048; at smaller scales also ALiBi with scaled slopes.
+#
+# urls/*.txt list addresses of .jsonl files (wget -i), of which 0.8B tokens are enough. The .tar holds
+# .jsonl.zst (tar -x; pip install backports.zstd). Default: FineWeb-Edu. GPT-2 small, trained at 512
+# tokens, evaluated at up to 16,384, also with a KV cache of 2,048.
 # Cost: 8 trainings of 0.82B tokens, 30 minutes of one H100 at 40% MFU each. Disk: 3 GB per run.
 
 source "$(dirname "$0")/activate.sh"

@@ -10,8 +10,7 @@
 # (default: results/scores) and prints the card (docs/scores.md), which needs the scores of rope and
 # cable there. The recall task has two layers: patterns of more fail there and have no trained recall.
 #
-# Cost: 10 to 30 minutes per encoding on two CPU cores. GPUs are not used, so that scores of all
-# machines have the same budget.
+# Cost: 10 to 30 minutes per encoding on two CPU cores; GPUs are not used, for equal budgets.
 
 source "$(dirname "$0")/activate.sh"
 export CUDA_VISIBLE_DEVICES=

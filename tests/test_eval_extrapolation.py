@@ -114,20 +114,23 @@ def test_segments_is_the_mean_over_consecutive_windows(run, val_tokens, length):
 
 @pytest.mark.parametrize("tokens, lengths", [(283_287, (512, 1024, 8192, 15360)), (700, (64, 96))])
 @pytest.mark.parametrize("stride", [None, 50])
-@pytest.mark.parametrize("limit", [None, 200_000, 10**9])
+@pytest.mark.parametrize("limit", [None, 200_000, 10**9, "all", "all but one"])
 def test_every_length_predicts_the_same_tokens(tokens, lengths, stride, limit, tmp_path):
     """All of the split if it is within the limit; 283,287: WikiText-103's test set. Two shards."""
     zeros = np.zeros(tokens, np.uint8)
     folder = write_shards(tmp_path / "toy", [zeros], shard_tokens=int(0.6 * tokens))
     split = shards.Shards(folder, "train")
+    inputs = sum(len(part) - 1 for part in split.tokens)
+    limit = {"all": inputs, "all but one": inputs - 1}.get(limit, limit)
     flags = {"lengths": ",".join(map(str, lengths)), "stride": stride, "max_tokens": limit}
     config = eval_extrapolation.Config(runs=["none"], **flags)
     text = eval_extrapolation.select_text(split, list(lengths), config)
     protocol, regions = text.protocol, text.regions
     everything = {(n, i) for n, part in enumerate(split.tokens) for i in range(1, len(part))}
     expected = everything
-    if limit and limit < tokens:
-        spans = 200_000 // lengths[-1]
+    if limit and limit < inputs:
+        windows = sum((len(part) - 1) // lengths[-1] for part in split.tokens)
+        spans = min(windows, limit // lengths[-1])
         assert (protocol["span"], protocol["spans"]) == (lengths[-1], spans)
         expected = {
             (region.shard, region.start + 1 + i) for region in regions for i in range(lengths[-1])

@@ -205,6 +205,8 @@ def test_scores_are_computed_once(run, source, monkeypatch, capsys):
     evaluate(folder, "--source", source, "--max_examples", 3)
     out = capsys.readouterr().out
     assert len(scored) == 28 and "is already evaluated" in out and "of 3 examples" in out
+    evaluate(folder, "--source", source, "--max_examples", 1)
+    assert "± —% of 1 examples" in capsys.readouterr().out  # one example has no known error
 
     path = checkpoints.checkpoint_path(folder)
     checkpoint = torch.load(path, weights_only=True)

@@ -218,6 +218,31 @@ def test_time_left_does_not_count_what_was_finished_before(tmp_path, capsys):
     assert all_jobs == "all: 15.0 min left"
 
 
+def test_progress_on_a_terminal_is_replaced(tmp_path, capsys, monkeypatch):
+    """At most once a second, in lines of the terminal; failed jobs are no finished work."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 9)))
+    jobs = [scheduler.Job(name, ["-c", "pass"]) for name in ("a" * 40, "b", "c")]
+    running = scheduler.Scheduler(jobs, tmp_path, 1)
+    running.start(jobs[0], 0)
+    jobs[1].state = "failed"
+    capsys.readouterr()
+    for _ in range(3):
+        running.print_progress()
+    assert capsys.readouterr().out == f"\x1b[J1 of 3: {'a' * 11}\n\x1b[1F"
+    running.print("+ next")
+    assert capsys.readouterr().out == "\x1b[J+ next\n"
+    running.running[jobs[0]].wait()
+
+
+@pytest.mark.parametrize("text", ["32 --protocl x", "32 --trials", "32 --windows many"])
+def test_invalid_flags_of_lengths_are_refused_before_anything_runs(text, refused):
+    words = ["--train", "quickstart", "--data", "stdlib", f"--recall={text}", "--dry_run"]
+    assert (
+        f"recall '{text}' is invalid: use lengths, then" in refused(run_experiment.main, *words)[0]
+    )
+
+
 def run(folder, *words, devices, wait=True, program=(), **settings):
     """Run an experiment with programs that only log; return the process, or its result."""
     # A process that gets signals is not forked from the server, which is in another group.

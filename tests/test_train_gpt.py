@@ -9,6 +9,7 @@ import sys
 from unittest import mock
 
 from runtime import checkpoints, cli, loading
+from runtime.distributed import Processes
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from in_process import digest
 import posenc
 import sample
 import train_gpt
-from evaluation.runner import record_identity
+from evaluation.runner import LoadedRun
 from model import GPT, GPTConfig
 from text_data import recall_task, shards
 from train_gpt import Config, learning_rate
@@ -231,7 +232,9 @@ def test_steps_0_keeps_the_weights_under_another_encoding(pe, other, trained, tr
     assert end["gpt"]["pe"] == other
     assert end["step"] == 0
     assert end["config"]["init_steps"] == checkpoints.trained_steps(end) == 6
-    identity = record_identity(*loading.load_model(run, torch.device("cpu")), torch.float32)
+    device = torch.device("cpu")
+    loaded = loading.load_model(run, device)
+    identity = LoadedRun(str(run), *loaded, Processes(), device, torch.float32).identity()
     assert identity["init_steps"] == 6
     assert "init_steps" not in yaml.safe_load((run / "config.yaml").read_text())
     old_loss, new_loss = val_losses(trained(pe))[-1], val_losses(run)[-1]

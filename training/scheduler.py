@@ -5,7 +5,8 @@
 
 On several GPUs a job runs on all of them (torchrun). Side by side, each job has
 one GPU (CUDA_VISIBLE_DEVICES) or its part of the CPU's cores (OMP_NUM_THREADS).
-Jobs start in their order as soon as the jobs that they need are done.
+Jobs start in their order as soon as the jobs that they need are done. A report
+runs again whenever records were added.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,7 +39,8 @@ DEVICES = "EXPERIMENT_DEVICES"  # number of devices to believe in, for tests
 SCRIPTS = "EXPERIMENT_SCRIPTS"  # processes of the calling scripts; jobs end with them
 KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 POLL_SECONDS = 0.1
-PRINT_SECONDS = 60  # between lines of progress, if they cannot be updated
+UPDATE_SECONDS, PRINT_SECONDS = 1, 60  # between lines of progress, on terminals and in files
+CLEAR = "\x1b[J"  # the terminal from the cursor on
 
 
 @dataclass(eq=False)
@@ -65,6 +68,8 @@ class Job:
     started: float = 0.0
     finished_before: float = 0.0
     """fraction that was finished when it started"""
+    steps: int | None = None
+    """of a training, once its config is written"""
 
     def command(self, ranks: int = 1) -> list[str]:
         """Return the command: on all ranks if the program can use them."""
@@ -80,11 +85,13 @@ class Job:
         """Return the finished fraction of the job, and the last step of a training."""
         if self.state == "running" and self.run:
             with contextlib.suppress(OSError, IndexError, KeyError, ValueError):
-                steps = yaml.safe_load((self.run / "config.yaml").read_text())["steps"]
+                if self.steps is None:
+                    self.steps = yaml.safe_load((self.run / "config.yaml").read_text())["steps"]
                 last = [x for x in read_log(self.run) if x["kind"] == "train"][-1]
                 step, speed = last["step"], last["tokens_per_second"]
-                return step / steps, f", step {step:,} of {steps:,}, {speed:,.0f} tokens/s"
-        return float(self.state not in ("waiting", "running")), ""
+                details = f", step {step:,} of {self.steps:,}, {speed:,.0f} tokens/s"
+                return step / self.steps, details
+        return float(self.state == "done"), ""
 
 
 class Scheduler:
@@ -107,6 +114,7 @@ class Scheduler:
         self.scripts = [f"/proc/{process}/exe" for process in scripts]  # zombies have none
         self.running: dict[Job, subprocess.Popen] = {}
         self.started = time.time()
+        self.updates = sys.stdout.isatty()
         self.printed = 0.0
         self.signal = 0
 
@@ -144,9 +152,9 @@ class Scheduler:
         failed = [job for job in self.jobs if job.state == "failed"]
         for job in failed:
             line = f"error: failed: {self.command(job)}: read {self.log_of(job)}"
-            print(line, file=sys.stderr)
+            self.print(line, sys.stderr)
         if self.signal:
-            print("interrupted: run the same command again to continue", file=sys.stderr)
+            self.print("interrupted: run the same command again to continue", sys.stderr)
             return 128 + self.signal
         return int(bool(failed))
 
@@ -176,7 +184,7 @@ class Scheduler:
         job.finished_before = job.progress()[0]
         failed = [str(other.run) for other in job.needs if other.state == "failed"]
         job.words = [word for word in job.words if word not in failed]
-        print(f"+ {self.command(job)}", flush=True)
+        self.print(f"+ {self.command(job)}")
         with open(self.log_of(job), "w") as log:
             self.running[job] = subprocess.Popen(
                 job.command(len(devices)),
@@ -197,10 +205,10 @@ class Scheduler:
                 job.state = "interrupted"
             output = self.log_of(job).read_text(errors="replace")
             seconds = time.time() - job.started
-            print(f"{job.state}: {job.name}, {describe_seconds(seconds)}", flush=True)
+            self.print(f"{job.state}: {job.name}, {describe_seconds(seconds)}")
             program, last_word = job.words[0], Path(job.words[-1])
             if program in ("report.py", "sample.py"):
-                print(output, flush=True)
+                self.print(output)
             if has_failed or program == "report.py":
                 continue
             # A benchmark names its record at the end of its command.
@@ -217,16 +225,24 @@ class Scheduler:
             if failed and job.state == "waiting" and not job.is_last:
                 job.state = "skipped"
 
+    def print(self, text: str, file=None, end: str = "\n") -> None:
+        """Print text; on a terminal in the place of the lines of progress."""
+        if self.updates:
+            print(end=CLEAR, flush=True)
+        print(text, file=file or sys.stdout, end=end, flush=True)
+
     def print_progress(self) -> None:
         """Print a line for each running job and one for all; update them on a terminal."""
-        updates, now = sys.stdout.isatty(), time.time()
-        if not updates and now - self.printed < PRINT_SECONDS:
+        now = time.time()
+        if now - self.printed < (UPDATE_SECONDS if self.updates else PRINT_SECONDS):
             return
         self.printed = now
         lines, done_by_all, left_of_all = [], 0.0, 0.0
         for number, job in enumerate(self.jobs, 1):
+            if job.state in ("failed", "skipped"):
+                continue
             fraction, details = job.progress()
-            done, left = fraction - job.finished_before, 1 - fraction
+            done, left = max(0.0, fraction - job.finished_before), 1 - fraction
             done_by_all += job.weight * done
             left_of_all += job.weight * left
             if job in self.running:
@@ -236,8 +252,12 @@ class Scheduler:
         if done_by_all > 0:
             left = (now - self.started) * left_of_all / done_by_all
             lines.append(f"all: {describe_seconds(left)} left")
-        end = f"\x1b[{len(lines)}F" if updates else ""
-        print("".join(f"{line}\n" for line in lines), end=end, flush=True)
+        end = "\n"
+        if self.updates:  # the cursor stays above them
+            columns = shutil.get_terminal_size().columns
+            lines = [line[: columns - 1] for line in lines]
+            end += f"\x1b[{len(lines)}F"
+        self.print("\n".join(lines), end=end)
 
 
 def is_finished(words: list[str]) -> bool:

@@ -115,6 +115,17 @@ WRONG_CODE = """
 # continued features
     def features(self, x, pos, previous=None):
         return super().features(x, pos)
+# continued features
+    def features(self, x, pos, previous=None):
+        s = x[..., :1].mean(1, keepdim=True).mT.contiguous()
+        return (s,), (s,)
+# triton bias
+    def triton_bias(self, q_features, k_features, h):
+        return "log_decay", {"s_i": q_features[0], "g": self.r[None, :, None], "s_j": k_features[0]}
+# triton bias
+    def triton_bias(self, q_features, k_features, h):
+        numbers = {"s_i": q_features[0], "g": self.r[None, :, None], "s_j": k_features[0]}
+        return "decay", numbers | {"other": self.r}
 # gradients
     def bias(self, q_features, k_features, h):
         r = self.r[h]

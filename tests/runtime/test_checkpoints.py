@@ -282,6 +282,14 @@ def test_wrong_values_in_a_checkpoint_are_refused_with_one_line(change, run, ref
         assert key in line or "its weights do not have the shape of its settings" in line
 
 
+def test_a_file_of_another_program_is_not_called_corrupt(run, refused):
+    """Its remedy does not remove it."""
+    torch.save({"model": {}}, run / NEWEST)
+    (line,) = refused(sample.main, run)
+    assert "is not a checkpoint of train_gpt.py (it has no SHA-256: another program" in line
+    assert line.endswith("pass the folder of a run that it trained")
+
+
 def test_states_that_do_not_fit_the_training_are_refused(run, resume, refused, data_dir):
     checkpoint = checkpoints.load_checkpoint(run)
     for optimizer in ({}, {"state": 1, "param_groups": []}):

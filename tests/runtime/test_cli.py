@@ -85,7 +85,8 @@ def test_text_that_is_no_name_is_refused(program, name, kind):
     default = CONFIGS[program].__dataclass_fields__[name].default
     for value in ("a\0b", "\udcff", *([""] if default != "" else [])):
         (line,) = problems(program, name, value)
-        assert line.startswith(f"{name} is {ascii(value)}: use text without NUL")
+        words = "text without NUL, in UTF-8" if value else "text, not empty"
+        assert line.startswith(f"{name} is {ascii(value)}: use {words}")
 
 
 def test_there_are_numbers_and_texts():
@@ -144,8 +145,12 @@ def test_all_values_beyond_the_limits_are_reported_at_once(refused, tmp_path):
     assert refused(train_gpt.main, *flags) == [
         "error: n_layer is 1000000: use an integer from 1 to 256 or null",
         f"error: seed is {2**64}: use an integer from 0 to {2**63 - 1:,}",
-        "error: out_dir is '': use text without NUL, in UTF-8, not empty",
+        "error: out_dir is '': use text, not empty",
     ]
+    path = tmp_path / "config.yaml"
+    path.write_text("out_dir: 2024")
+    (line,) = refused(train_gpt.main, "--config", path)
+    assert line == "error: out_dir is 2024: use text in quotes"
 
 
 def test_names_that_the_file_system_refuses_are_one_line(refused, data_dir, trained):

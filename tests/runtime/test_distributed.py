@@ -80,6 +80,15 @@ DIE_WHILE_SAVING_STEP_12 = """
     torch.save = save_half
 """
 
+FULL_DISK_AT_STEP_8 = """
+    import errno
+    save = torch.save
+    def save_unless_full(value, file, **options):
+        if isinstance(value, dict) and value["step"] == 8:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return save(value, file, **options)
+    torch.save = save_unless_full
+"""
 
 # The second loss after torch.poison is set becomes NaN.
 POISON_A_LOSS = """
@@ -366,6 +375,14 @@ def test_kill_while_saving_keeps_the_previous_checkpoint(two_ranks, data_dir, tm
     assert digest(weights(run)) == digest(weights(two_ranks))
     assert losses(run) == losses(two_ranks)
     assert not list(run.glob("*.partial"))
+
+
+def test_full_disk_stops_all_ranks(data_dir, tmp_path):
+    run = tmp_path / "run"
+    (line,) = error_lines(train(2, data_dir, run, code=FULL_DISK_AT_STEP_8))
+    assert line.startswith(f"error: cannot write {run}/checkpoint_0000008.pt: No space left on")
+    names = {"config.yaml", "log.jsonl", "checkpoint_0000004.pt"}
+    assert {path.name for path in run.iterdir()} == names
 
 
 def test_nan_loss_stops_all_ranks(data_dir, tmp_path):

@@ -46,6 +46,22 @@ def test_files_of_killed_writers_are_removed_by_the_next_one(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"file", *names[1:]}
 
 
+def test_a_file_that_is_removed_before_it_is_locked_is_opened_again(tmp_path, monkeypatch):
+    """As by another writer, which finds no lock."""
+    lock, left = fcntl.flock, list(range(3))
+
+    def lock_late(*arguments):
+        if left:
+            left.pop()
+            files.remove_partial_files(tmp_path, "file" + files.PARTIAL)
+        return lock(*arguments)
+
+    monkeypatch.setattr(files.fcntl, "flock", lock_late)
+    with atomic(tmp_path / "file") as file:
+        file.write(b"x")
+    assert (tmp_path / "file").read_bytes() == b"x" and not left
+
+
 def test_content_is_synced_before_the_rename(tmp_path, monkeypatch):
     """The folder is synced after the rename: a power cut leaves the old file or the new one."""
     calls = []

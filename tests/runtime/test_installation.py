@@ -19,11 +19,30 @@ MODULES = [
 ]
 
 
-# Hides packages that training does not require, as if they were not installed.
+# Hides every package that none of the required ones depends on, as if it were not installed.
 HIDE = """
-import importlib.machinery, sys
-from runtime import cli
-hidden = sys.argv.pop(1).split()
+import importlib.machinery, importlib.metadata, re, sys
+import runtime
+
+def normalized(name):
+    return re.sub(r"[-_.]+", "-", re.match(r"[\\w.-]+", name)[0]).lower()
+
+needed, names = set(), [*runtime.REQUIRED, "pyyaml"]
+while names:
+    name = normalized(names.pop())
+    if name not in needed:
+        needed.add(name)
+        try:
+            requirements = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:  # for another system
+            continue
+        names += [text for text in requirements if "extra ==" not in text]
+hidden = {
+    module
+    for module, packages in importlib.metadata.packages_distributions().items()
+    if not set(map(normalized, packages)) & needed
+}
+assert {"tiktoken", "matplotlib", "datasets", "scipy", "transformers"} <= hidden
 
 class Finder(importlib.machinery.PathFinder):
     @classmethod
@@ -31,6 +50,7 @@ class Finder(importlib.machinery.PathFinder):
         return None if name.partition(".")[0] in hidden else super().find_spec(name, path, target)
 
 sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Finder
+from runtime import cli
 program = __import__(sys.argv[1])
 cli.run(lambda: program.main(sys.argv[2:]))
 """
@@ -41,16 +61,9 @@ def requirements(name="requirements.txt"):
     return {re.match(r"[\w\[\]-]+", line)[0] for line in lines if not line.startswith("#")}
 
 
-def optional_packages():
-    everything = requirements() | requirements("requirements-retrieval.txt")
-    return everything - {*runtime.REQUIRED, "pyyaml"}
-
-
 def run_hidden(program, *flags):
     """Run a program in a process that finds the required packages only."""
-    names = [name.replace("-", "_") for name in optional_packages()]
-    hidden = f"{' '.join(names)} pandas pyarrow PIL regex requests httpx safetensors"
-    command = [sys.executable, "-c", HIDE, hidden, program, *map(str, flags)]
+    command = [sys.executable, "-c", HIDE, program, *map(str, flags)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
@@ -112,3 +125,11 @@ def test_an_old_python_and_a_single_missing_package_are_named(monkeypatch):
     assert runtime.installation_problem() == message
     monkeypatch.setattr(sys, "version_info", (3, 10, 13, "final", 0))
     assert runtime.installation_problem() == "Python 3.10 is too old: use Python 3.11 or later"
+
+
+def test_only_packages_are_named_as_missing():
+    for name in ("triton", "triton.language", "no_such_package"):
+        line = runtime.describe_missing_package(ModuleNotFoundError("no module", name=name))
+        assert line and name.partition(".")[0] in line
+    for name in ("_lzma", "reporting", "reporting.no_such_module", "posenc"):
+        assert not runtime.describe_missing_package(ModuleNotFoundError("no module", name=name))

@@ -322,7 +322,7 @@ def test_programs_use_the_plugin(run, slope, trained, tmp_path, capsys, unregist
 def test_another_version_is_refused_with_the_path_of_the_copy(
     run, changed, slope, data_dir, tmp_path, refused
 ):
-    """One line each."""
+    """One line each; a renamed file with the same content is the same version."""
     with unregister_plugins():
         (line,) = refused(sample.main, run, "--plugin", changed)
     version = f"another version of the plugin my-slope.py (SHA-256 {sha256_of(slope)[:12]})"
@@ -330,7 +330,7 @@ def test_another_version_is_refused_with_the_path_of_the_copy(
     with unregister_plugins():
         flags = train_flags(data_dir, run, "--resume", "--plugin", changed)
         (line,) = refused(train_gpt.main, *flags)
-    old, new = ({"my-slope.py": sha256_of(path)} for path in (slope, changed))
+    old, new = (f"my-slope.py {sha256_of(path)[:12]}" for path in (slope, changed))
     assert f"{run} was trained with plugin {old}, not {new}: use the same, or pass " in line
     assert "pass --override plugin to change it from step 6 on" in line
     copy = shutil.copytree(run, tmp_path / "copy")
@@ -347,6 +347,8 @@ def test_another_version_is_refused_with_the_path_of_the_copy(
     renamed = str(shutil.copy(slope, tmp_path / "renamed.py"))
     with unregister_plugins():
         sample.main([str(run), "--plugin", renamed, "--max_new_tokens", "1", "--device", "cpu"])
+    with unregister_plugins():
+        train_gpt.main(train_flags(data_dir, run, "--resume", "--plugin", renamed))
 
 
 def test_ranks_compare_their_plugins(slope, data_dir, tmp_path, monkeypatch, unregistered):
