@@ -3,7 +3,7 @@
     python bench.py train attention --encodings cable,alibi --context 512,1024 --out out.json
     python bench.py train --encodings cable,t5 --model medium --micro_batch 8 --device cuda
     python bench.py attention --run runs/medium/cable --context 4096,65536 --micro_batch 1
-    python bench.py prepare
+    python bench.py prepare --source corpus.jsonl
     python bench.py compare --out results/bench/compare.json
     python report.py out.json --out_dir results/bench
 
@@ -14,7 +14,7 @@ attention  attention alone, forward and backward, with everything the encoding
            fused kernel without an encoding. Prints which path to pass.
 generate   greedy generation up to the context; reading the prompt is not timed
 eval       the losses of a micro-batch without gradients
-prepare    Python's standard library to shards, compared with tiktoken alone
+prepare    a jsonl or parquet file to shards, compared with tiktoken alone
 compare    ratios to other people's code; what is missing is named and skipped
 
 `rope` and `nope` are measured together with every other encoding, and cases are
@@ -104,6 +104,8 @@ class Config:
     GPUs and float32 on CPUs"""
     compile: bool | None = None
     """torch.compile; null: as the programs do: train and attention on GPUs"""
+    source: str | None = None
+    """prepare: jsonl or parquet file with a column `text`; null: Python's standard library"""
     tokenizer: Literal["bytes", "gpt2"] = "gpt2"
     """prepare: tokenizer"""
     repeats: int = cli.limited(5, 1, 10**6)
@@ -121,6 +123,10 @@ class Config:
             problems.append("compare has a record of its own: remove the other benchmarks")
         if "compare" in self.what and "," in self.context:
             problems.append("compare measures one context: pass a single --context")
+        if self.source and not (
+            text_sources.table_format(Path(self.source)) and Path(self.source).is_file()
+        ):
+            problems.append(f"{self.source} is not a jsonl or parquet file: pass another --source")
         if self.run is not None and self.what != ["attention"]:
             problems.append("--run applies to attention only: remove the other benchmarks")
         if self.against and "generate" not in self.what:
@@ -223,11 +229,11 @@ def measure(
             label = f"{name} of {' and '.join(group)} at {context:,} tokens"
             try:
                 cases = build_cases(name, setting, group)
-                timed = {**companions, **cases} if cases else {}
-                prepare = {key: case.prepare for key, case in timed.items()}
-                seconds = interleave(prepare, config.repeats, device, label, clock)
-                for key, case in cases.items():
-                    entries[key] = make_entry(key, case, seconds, peak, device)
+                if cases:
+                    prepare = {key: case.prepare for key, case in {**companions, **cases}.items()}
+                    seconds = interleave(prepare, config.repeats, device, label, clock)
+                    for key, case in cases.items():
+                        entries[key] = make_entry(key, case, seconds, peak, device)
             except torch.OutOfMemoryError:
                 if not companions:
                     raise InputError(
@@ -304,22 +310,27 @@ def build_cases(name: str, setting: Setting, group) -> dict[str, BenchmarkCase]:
     return cases
 
 
+def write_standard_library(path: Path) -> Path:
+    """Write Python's standard library as a parquet file, one row per module."""
+    import pyarrow
+    import pyarrow.parquet
+
+    files = text_sources.standard_library_files()
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
+    return path
+
+
 def benchmark_preparation(config: Config) -> dict:
     """Return tokens per second of the preparation and of tiktoken alone, and their ratio.
 
     Timed: opening the file, reading, tokenizing, hashing, writing and syncing.
-    The file is a parquet file of Python's standard library, one row per module.
     """
-    import pyarrow
-    import pyarrow.parquet
-
     tokenizer = load_tokenizer(config.tokenizer)
     assert isinstance(tokenizer, TiktokenTokenizer)  # as all values of config.tokenizer
-    files = text_sources.standard_library_files()
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "stdlib.parquet"
-        pyarrow.parquet.write_table(pyarrow.table({"text": texts}), source)
+        source = Path(config.source or write_standard_library(Path(folder) / "stdlib.parquet"))
+        texts = [text for _, text in text_sources.read_rows(str(source), "text", [source])]
 
         def prepare_shards():
             content = {"dataset": "bench", "vocab_size": tokenizer.vocab_size}

@@ -12,6 +12,7 @@ file of axiomlaborg/Cable on the hub, a checkpoint of the CABLE authors, which i
 import dataclasses
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from runtime import cli
 from runtime.run_folder import Run
@@ -40,8 +41,11 @@ def main(argv=None):
     if len(config.model) != 1:
         raise InputError("name one model: python import_pretrained.py gpt2")
     (name,) = config.model
-    if config.block_size is not None and not os.path.isfile(name):
-        raise InputError(f"the config.json of {name} has its length: remove --block_size")
+    if not os.path.isfile(name):
+        if Path(name).suffix in (".pt", ".pth", ".bin"):
+            raise InputError(f"{name} does not exist: name a file of axiomlaborg/Cable")
+        if config.block_size is not None:
+            raise InputError(f"the config.json of {name} has its length: remove --block_size")
     settings = dataclasses.asdict(config) | {"data": None, "seed": None}
     run = Run(config.out_dir, settings, {"sha256": None})
     run.find_checkpoint(resume=False)

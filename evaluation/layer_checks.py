@@ -342,22 +342,22 @@ def check_triton_bias(spec: str) -> Iterator[Measurement]:
     """
     encoding, _, features = formula_case(spec, "triton_bias")
     q_features, k_features = features
-    bias = bias_from_encoding(encoding, q_features, k_features, H)
-    kind = bias.kind
+    numbers = vars(bias_from_encoding(encoding, q_features, k_features, H))
+    kind = numbers["kind"]
     require(kind in KINDS[1:], f"the kind '{kind}' is none of {', '.join(KINDS[1:])}")
     d = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
     if kind == "distance":
-        ours = bias.table[:, d][None]
+        ours = numbers["table"][:, d][None]
     elif kind == "piecewise-linear":
-        g = bias.g.expand(1, -1, T)[0, :, :, None]
-        ratio = (bias.table[:, d] * g).expand(H, T, T).flatten(1).contiguous()
-        ends, slopes, intercepts = bias.pieces.unbind(1)  # (H, K) each
+        g = numbers["g"].expand(1, -1, T)[0, :, :, None]
+        ratio = (numbers["table"][:, d] * g).expand(H, T, T).flatten(1).contiguous()
+        ends, slopes, intercepts = numbers["pieces"].unbind(1)  # (H, K) each
         piece = torch.searchsorted(ends[:, :-1].contiguous(), ratio)
         ours = slopes.gather(1, piece) * ratio + intercepts.gather(1, piece)
         ours = ours.view(1, H, T, T)
     else:
-        difference = bias.s_i[..., None] - bias.s_j[..., None, :]
-        ours = bias.g[..., None] * difference
+        difference = numbers["s_i"][..., None] - numbers["s_j"][..., None, :]
+        ours = numbers["g"][..., None] * difference
         ours = ours if kind == "decay" else -ours.square().log1p()
     return compare_pairs("triton_bias", encoding, features, ours, atol=1e-4, rtol=1e-4)
 

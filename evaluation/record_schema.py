@@ -134,7 +134,7 @@ SPEED_ENTRY = fields(
     }
 )
 CONTEXTS = dict[LengthKey, dict[Text, nullable(SPEED_ENTRY)]]
-SPEED_RESULT = fields(SETUP | {"run?": Text, "objective?": Text, "contexts": CONTEXTS})
+SPEED_RESULT = fields(SETUP | {"run?": Text, "contexts": CONTEXTS})
 SPEED_RESULTS = ("train", "attention", "generate", "eval")
 
 

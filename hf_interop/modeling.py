@@ -198,7 +198,7 @@ class PosencPreTrained(PreTrainedModel):
         if past_key_values is not None:
             cache = CacheAdapter(past_key_values, self.model, x.size(1))
         if x.size(1) == 0:  # empty texts: their mean over tokens is 0
-            empty = x if input_ids is None else self.model.wte(x)
+            empty = x if input_ids is None else self.model.wte(x.long())
             return BaseModelOutputWithPast(empty.float(), past_key_values)
         if attention_mask is not None and cache is None and attention_mask.shape != x.shape[:2]:
             raise ValueError(

@@ -189,15 +189,16 @@ def speeds(result: dict, file) -> None:
     """
     lines = {}
     for context, name, entry in cases(result):
-        pe = name.partition(" ")[0]
+        pe, _, path = name.partition(" ")
+        if path == "dense":
+            continue
         throughput, memory = lines.setdefault(name, (Line(name, pe), Line(name, pe)))
-        if entry and not name.endswith(" dense"):
+        if entry:
             rate = entry["tokens_per_second"]
             low, high = entry["tokens"] / np.quantile(entry["seconds"], (0.75, 0.25))
             throughput.add(context, rate, rate - low, high - rate)
             memory.add(context, entry["memory"] / 1e6)
-    names = [name for name in lines if not name.endswith(" dense")]
-    drawn = [lines[name] for name in sorted(names, key=speed_sort_key)]
+    drawn = [lines[name] for name in sorted(lines, key=speed_sort_key)]
     labels = ("tokens/s", "memory (MB)")
     panels = [(label, [pair[n] for pair in drawn]) for n, label in enumerate(labels)]
     title = f"{describe_setup(result)}\nmedians of {result['repeats']} rounds; bands: quartiles"

@@ -137,23 +137,27 @@ def describe_protocol(record: dict) -> str:
     """Return the evaluation protocol of a record in words, or its metric if not perplexity."""
     if "metric" in record:
         return record["metric"]
-    protocol = {"documents": 0, "stride": 0, "mask_rate": 0, "span": 0} | record["protocol"]
+    protocol = record["protocol"]
     if protocol.get("targets"):
-        overlap = f" that overlap by {protocol['overlap']:.0%}" if protocol["overlap"] else ""
-        return "same-targets, the last {targets:,} tokens of {spans:,} windows{}".format(
-            overlap, **protocol
+        overlap = ""
+        if protocol["overlap"]:
+            overlap = f" that overlap by {protocol['overlap']:.0%}"
+        return (
+            f"same-targets, the last {protocol['targets']:,} tokens of {protocol['spans']:,} "
+            f"windows{overlap}"
         )
-    is_dropped = protocol.get("remainder") == "dropped"
-    is_whole = protocol["name"] == "segments" and not protocol["span"] and not is_dropped
-    words = {
-        "{name}": True,
-        ", windows inside {documents:,} documents": protocol["documents"],
-        " with a stride of {stride:,} tokens": protocol["stride"],
-        ", predicting the {mask_rate:.0%} of tokens that are masked": protocol["mask_rate"],
-        ", whole windows only": is_dropped,
-        ", the whole split": is_whole,
-    }
-    return "".join(text.format(**protocol) for text, is_said in words.items() if is_said)
+    words = protocol["name"]
+    if protocol.get("documents"):
+        words += f", windows inside {protocol['documents']:,} documents"
+    if protocol.get("stride"):
+        words += f" with a stride of {protocol['stride']:,} tokens"
+    if protocol.get("mask_rate"):
+        words += f", predicting the {protocol['mask_rate']:.0%} of tokens that are masked"
+    if protocol.get("remainder") == "dropped":
+        words += ", whole windows only"
+    elif protocol["name"] == "segments" and not protocol.get("span"):
+        words += ", the whole split"
+    return words
 
 
 def _perplexity_caption(records: list[dict]) -> str:

@@ -103,6 +103,7 @@ class PaperTable(Source):
 
 # Measures of PaperStatements. Reports do not compare records with those on receptive fields.
 SPEED, TRAINING_LENGTHS, RECEPTIVE_FIELDS = "Speed", "Training lengths", "Receptive fields"
+OTHER_DATA = "Generalization"
 
 
 @dataclass
@@ -110,7 +111,7 @@ class PaperStatements(Source):
     """Numbers in the text of a paper, as rows of a file in results/paper."""
 
     metric: str
-    """SPEED, TRAINING_LENGTHS or RECEPTIVE_FIELDS"""
+    """a measure of FILES"""
     rows: list[dict[str, str]]
 
     def speed_ratios(self) -> list[tuple[str, int | None, str, str, float]]:
@@ -158,7 +159,7 @@ FILES = {
     SPEED: "speeds.csv",
     TRAINING_LENGTHS: "training_lengths.csv",
     RECEPTIVE_FIELDS: "receptive_fields.csv",
-    "Generalization": "generalization.csv",
+    OTHER_DATA: "generalization.csv",
 }
 
 
@@ -217,7 +218,7 @@ def generalization() -> dict[tuple[str, str], dict[str, float]]:
     The paper's "cable" is `cable-v1` here.
     """
     numbers = {}
-    for row in _rows(GENERALIZATION, "Generalization"):
+    for row in _rows(GENERALIZATION, OTHER_DATA):
         size, pe = row.pop("model"), row.pop("encoding")
         columns = {key: float(text) for key, text in row.items() if key != "table"}
         names = {"cable": ["cable-v1"], "t5": ["t5", "t5-clip"]}.get(pe, [pe])

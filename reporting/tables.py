@@ -135,7 +135,7 @@ SPEED_FORMATS = {
     "ms": "{:,.1f}",
     "tokens/s": "{:,.0f}",
     **{f"vs {name}": "{:.3f}" for name in ("rope", "nope", "sdpa", "flash", "cudnn")},
-    **{f"vs {name}": "{:.2f}" for name in ("dense", "flex", "theirs", "transformers")},
+    **{f"vs {name}": "{:.2f}" for name in ("dense", "flex", "transformers")},
     "MFU": "{:.1%}",
     "error": "{:.1e}",
     "skipped": "{:.1%}",
@@ -224,9 +224,8 @@ def _cells_by_context(cells: list[list[str]]) -> list[list[str]]:
 
 def describe_setup(result: dict) -> str:
     """Return the model and the device of a benchmark in words."""
-    kind = "encoder" if "objective" in result else "model"
     compiled = "compiled" if result["compile"] else "not compiled"
-    return f"{result['model']} {kind}, {result['dtype']}, {result['device']}, {compiled}"
+    return f"{result['model']} model, {result['dtype']}, {result['device']}, {compiled}"
 
 
 def speed_sort_key(name: str) -> tuple:

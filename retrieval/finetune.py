@@ -1,5 +1,4 @@
-"""Fine-tune an exported encoder for retrieval: contrastive loss, hard
-negatives.
+"""Fine-tune an exported encoder for retrieval: contrastive loss, hard negatives.
 
     python export_hf.py runs/bert/cable --out_dir exported/cable
     pip install -r requirements-retrieval.txt
@@ -43,7 +42,7 @@ HUB = {
     "name": "triplet-hard",
     "split": "train",
 }
-# ModernBERT's recipe holds these rows out, and shuffles the others so.
+# ModernBERT's recipe holds these rows out, and shuffles the others with this seed.
 HELD_OUT = 1000
 SHUFFLE_SEED = 12
 COLUMNS = ("query", "positive", "negative")

@@ -30,8 +30,8 @@ HUB = "mteb/MultiLongDocRetrieval"  # MLDR (Chen et al. 2024) in BEIR's layout
 class Task:
     """A retrieval task.
 
-    documents, queries: text by id. qrels: by query id, {document id: relevance
-    > 0}. revision: commit on the hub; None for a folder.
+    documents, queries: text by id. qrels: by query id,
+    {document id: relevance > 0}. revision: commit on the hub; None for a folder.
     """
 
     name: str

@@ -205,8 +205,12 @@ def library(tmp_path, monkeypatch):
     monkeypatch.setattr(text_sources, "standard_library_files", lambda: files)
 
 
-def test_preparation_counts_the_tokens_of_the_source(library, tmp_path, capsys):
-    record = measure(tmp_path, "prepare --tokenizer bytes")
+@pytest.mark.parametrize("flags", ["", " --source rows.jsonl"])
+def test_preparation_counts_the_tokens_of_the_source(flags, library, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"text": "naïve " * n} for n in range(20)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    record = measure(tmp_path, "prepare --tokenizer bytes" + flags)
     prepare = record["prepare"]
     assert (prepare["documents"], prepare["tokens"]) == (20, 20 + 7 * sum(range(20)))
     rates = prepare["tokens_per_second"]

@@ -55,10 +55,16 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     prefix: str = ""
     """start of a verdict's text: what was measured, if several models were, or on a CPU"""
     # What is measured, the bound on it, and how it is printed.
-    quantity: (
-        Literal["perplexity", "recall", "receptive field", "speed", "memory", "time per token"]
-        | Literal["training loss", "final training loss"]
-    ) = "perplexity"
+    quantity: Literal[
+        "perplexity",
+        "recall",
+        "receptive field",
+        "speed",
+        "memory",
+        "time per token",
+        "training loss",
+        "final training loss",
+    ] = "perplexity"
     relation: Literal["<", "<=", ">", ">=", "~"] = ">"
     bound: float = 1
     at: (

@@ -18,11 +18,11 @@ SIZES = ("small", "medium")  # of the papers' statements on speed
 
 
 def judge_speed(benchmark: str, result: dict) -> list[Verdict]:
-    """Return verdicts on one benchmark of a record of bench.py; none for encoders.
+    """Return verdicts on one benchmark of a record of bench.py.
 
     Claims on a CPU say so: the papers measured GPUs.
     """
-    return [] if "objective" in result else judge(["speed"], _ratios, benchmark, result)
+    return judge(["speed"], _ratios, benchmark, result)
 
 
 def _ratios(claim: Claim, benchmark: str, result: dict) -> Measured:

@@ -91,7 +91,7 @@ def _measure(quantity: str, columns: tuple[Column, Column], speeds: list[dict]) 
         return
     for result in speeds:
         ours, other = (entry_of(result, each.trained_at, each.pe) for each in columns)
-        if not (ours and other) or "objective" in result:
+        if not (ours and other):
             continue
         device = on_device(result)
         if quantity == "memory":

@@ -6,8 +6,8 @@
 Runs are folders of train_gpt.py (log.jsonl) or retrieval.finetune (finetune.json). A point is the
 mean loss since the previous logged step. Figures 6 and 7 of the CABLE paper.
 
-Training losses are also written as a record next to the picture (losses.json), unless pretraining
-and fine-tuning are mixed. report.py makes a table of them, and judges the claims on encoders.
+Training losses of runs that differ only in encoding and seed are also written as a record next to
+the picture (losses.json). report.py makes a table of them, and judges the claims on encoders.
 """
 
 from dataclasses import dataclass, field
@@ -54,29 +54,33 @@ def main(argv=None):
     if not config.runs:
         raise InputError("no runs given: python plot.py losses runs/NAME ...")
     style.check_png(config.out)
-    lines, runs, trainings, descriptions = [], [], set(), set()
+    lines, runs, setups, descriptions = [], [], set(), set()
     for run in map(Path, config.runs):
         losses = read_losses(run, config.kind)
         if not losses:
             raise InputError(f"{run} has no {config.kind} losses: remove it")
-        found, training, description = describe_run(run)
+        found, training, setup = describe_run(run)
         lines.append(figures.Line(run.name, found["pe"], losses))
         runs.append(found | {"step": losses[-1][0], "losses": losses})
-        trainings.add(training)
-        descriptions.add(description)
+        setups.add((training, setup))
+        descriptions.add(f"{setup}, seed {found['seed']}")
     title = f"{config.kind} loss; one run per line\n{'; '.join(sorted(descriptions))}"
     panels = [("loss (nats)", lines)]
     with atomic(config.out) as file:
         figures.draw_lines(file, title, panels, "steps", "linear", "linear", marker="")
     print(f"wrote {config.out}")
-    if config.kind == "train" and len(trainings) == 1:
-        path = Path(config.out).with_suffix(".json")
-        write_json(path, {"metric": "Training loss", "training": trainings.pop(), "runs": runs})
-        print(f"record: {path}")
+    if config.kind != "train":
+        return
+    if len(setups) > 1 or len({(run["pe"], run["seed"]) for run in runs}) < len(runs):
+        print("no record: the runs differ in more than encoding and seed, or are equal")
+        return
+    path, ((training, _),) = Path(config.out).with_suffix(".json"), setups
+    write_json(path, {"metric": "Training loss", "training": training, "runs": runs})
+    print(f"record: {path}")
 
 
 def describe_run(run: Path) -> tuple[dict, str, str]:
-    """Return a run's fields of the record, the training, and the run in words."""
+    """Return a run's fields of the record, its training, and its setup without seed in words."""
     finetuning = read_finetuning(run)
     path = run / ("config.json" if finetuning else run_folder.CONFIG)
     try:
@@ -91,10 +95,10 @@ def describe_run(run: Path) -> tuple[dict, str, str]:
     model = f"{settings.get('size') or 'custom'} model"
     if finetuning:
         found |= {"objective": "mlm", "seed": finetuning["settings"]["seed"]}
-        return found, "fine-tuning", f"{model}, fine-tuned, seed {found['seed']}"
+        return found, "fine-tuning", f"{model}, fine-tuned"
     data = Path(settings.get("data") or "unknown data").name
-    length, seed = settings.get("block_size") or 0, settings.get("seed")
-    return found, "pretraining", f"{model} on {data}, trained at {length:,} tokens, seed {seed}"
+    length = settings.get("block_size") or 0
+    return found, "pretraining", f"{model} on {data}, trained at {length:,} tokens"
 
 
 def read_finetuning(run: Path) -> dict | None:

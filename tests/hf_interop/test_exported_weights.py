@@ -89,6 +89,15 @@ def test_every_shard_and_the_index_are_checked(export, tmp_path):
         shutil.rmtree(folder)
 
 
+def test_half_precision_and_variants_are_saved(export, tmp_path):
+    load(export, dtype=torch.bfloat16).save_pretrained(tmp_path / "bf16", variant="bf16")
+    assert list(config_of(tmp_path / "bf16")["weights_sha256"]) == ["model.bf16.safetensors"]
+    load(tmp_path / "bf16", variant="bf16")
+    flip(tmp_path / "bf16" / "model.bf16.safetensors", random.Random(4))
+    with pytest.raises(OSError, match="model.bf16.safetensors is corrupt"):
+        load(tmp_path / "bf16", variant="bf16")
+
+
 def test_hashes_of_other_files_and_missing_files_are_refused(export, tmp_path):
     """Models that transformers uploads have no hash. A hash is that of a file in the folder."""
     folder = shutil.copytree(export, tmp_path / "export")

@@ -211,6 +211,7 @@ def test_unsupported_arguments_are_refused_in_one_line():
             model(TOKENS, **arguments)
     empty = model.get_input_embeddings()(TOKENS[:, :0])
     assert model(inputs_embeds=empty).logits.shape == (2, 0, 257)
+    assert model(torch.tensor([[], []])).logits.shape == (2, 0, 257)  # float, as [] is
     with pytest.raises(ValueError, match="output_attentions is not supported"):
         model.generate(TOKENS, output_attentions=True, return_dict_in_generate=True)
     with pytest.raises(ValueError, match="pass whole texts and their mask"):

@@ -75,6 +75,8 @@ def test_invalid_input_is_refused(refused, gpt2, tmp_path):
     settings.write_text(json.dumps(before))
     (line,) = refused(main, tmp_path / "gpt2", "--block_size", 16, *out)
     assert line.endswith("gpt2 has its length: remove --block_size")
+    (line,) = refused(main, "NAME.pt", "--block_size", 16, *out)
+    assert line == "error: NAME.pt does not exist: name a file of axiomlaborg/Cable"
     type(gpt2)(
         type(gpt2.config)(n_positions=8, n_embd=8, n_layer=1, n_head=2, vocab_size=300)
     ).save_pretrained(tmp_path / "small")

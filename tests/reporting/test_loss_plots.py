@@ -66,6 +66,15 @@ def test_the_record_of_training_losses_makes_a_report(trained, finetuned, tmp_pa
     logged = [entry for entry in log_of(trained("alibi")) if entry["kind"] == "train"]
     assert run["losses"] == [[entry["step"], entry["loss"]] for entry in logged]
     assert run["step"] == logged[-1]["step"]
+    (tmp_path / "a.json").unlink()
+    for others in ("cable-v1", "alibi"):  # at another length; the same run twice
+        other = shutil.copytree(trained("alibi"), tmp_path / others)
+        if others == "cable-v1":
+            text = (other / "config.yaml").read_text()
+            (other / "config.yaml").write_text(text.replace("block_size: 16", "block_size: 32"))
+        losses.main([str(trained("alibi")), str(other), "--out", str(out)])
+        assert "no record: the runs differ" in capsys.readouterr().out
+        assert not (tmp_path / "a.json").exists()
 
     tuned = finetuned([[step, 3.0 - step / 100] for step in range(10, 101, 10)])
     record = json.loads((tuned / "finetune.json").read_text()) | {"settings": {"seed": 2}}
