@@ -44,7 +44,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from runtime import cli, devices, loading
+from runtime import checkpoints, cli, devices
 from runtime.devices import provenance
 from runtime.files import write_json
 
@@ -158,7 +158,7 @@ def main(argv=None):
     device, dtype = torch.device("cpu"), torch.float32
     if config.what != ["prepare"]:
         device, dtype = devices.select_device(config.device, config.dtype)
-    trained = loading.load_model(config.run, device) if config.run else None
+    trained = checkpoints.load_model(config.run, device) if config.run else None
     record = provenance(device)
     record |= {"processor": devices.cpu_name(), "cores": os.cpu_count()}
     installed = filter(baselines.is_installed, ("transformers", "tiktoken", "pyarrow"))

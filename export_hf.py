@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runtime import cli, plugins
-from runtime.checkpoints import load_checkpoint, training_settings
+from runtime.checkpoints import load_checkpoint, load_model, training_settings
 from runtime.files import atomic_folder, read_json, run_folder_of, set_default_permissions
-from runtime.loading import load_model
 
 import torch
 import yaml

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, devices
-from runtime.loading import load_model
+from runtime.checkpoints import load_model
 
 import torch
 

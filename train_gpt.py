@@ -22,8 +22,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from runtime import cli, devices, distributed
-from runtime.checkpoints import load_checkpoint, trained_steps
-from runtime.loading import load_weights
+from runtime.checkpoints import load_checkpoint, load_weights, trained_steps
 from runtime.run_folder import Run
 
 import torch

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from runtime import devices, loading
+from runtime import checkpoints, devices
 
 import torch
 
@@ -64,7 +64,7 @@ def evaluate(pe: str, setting: Setting) -> Pair:
     config = GPTConfig(size=setting.model, pe="learnable")
     theirs = baselines.make_transformers_model(config, length)
     theirs = theirs.to(setting.device, setting.dtype).eval()
-    loading.cast_blocks(model, setting.dtype)
+    checkpoints.cast_blocks(model, setting.dtype)
 
     def ours():
         with devices.autocast(setting.device, setting.dtype):

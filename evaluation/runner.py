@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import devices, distributed
-from runtime.checkpoints import load_checkpoint, trained_steps, training_settings
+from runtime.checkpoints import load_checkpoint, load_model, trained_steps, training_settings
 from runtime.files import locked, run_folder_of, write_json
-from runtime.loading import load_model
 from runtime.schema import find_mismatch
 
 import numpy as np

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from runtime import cli, devices
-from runtime.loading import cast_blocks
+from runtime.checkpoints import cast_blocks
 
 import torch
 import torch.nn.functional as F

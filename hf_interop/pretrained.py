@@ -17,9 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from runtime.checkpoints import describe_load_error
+from runtime.checkpoints import check_finite, describe_load_error
 from runtime.files import read_json
-from runtime.loading import check_finite
 
 import torch
 from torch import Tensor

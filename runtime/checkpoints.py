@@ -1,6 +1,7 @@
-"""Checkpoint files: find, read and validate them.
+"""Checkpoint files: find, read and validate them; models from them.
 
     checkpoint = load_checkpoint("runs/cable")  # the newest one
+    model, checkpoint = load_model("runs/cable", device)
 
 The content of `checkpoint_0001000.pt`, written after step 1,000:
 
@@ -42,10 +43,11 @@ from runtime.schema import (
 )
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from attention import SKIP_TOLERANCE, resolve_paths
 from errors import InputError
-from model import GPTConfig
+from model import GPT, GPTConfig
 
 FILE_NAME = "checkpoint_{:07d}.pt"
 FORMAT = "gpt checkpoint 4"
@@ -122,7 +124,7 @@ def load_checkpoint(
     path = checkpoint_path(run)
     checkpoint, sha256 = _read(path)
     _check_content(path, checkpoint)
-    if check_plugins:
+    if check_plugins and checkpoint["config"].get("plugin"):
         plugins.check_loaded(checkpoint["config"], path.parent)
     is_decoder = checkpoint["gpt"]["causal"]
     if causal is not None and is_decoder != causal:
@@ -249,3 +251,66 @@ def training_settings(checkpoint: dict) -> dict:
     items = checkpoint["config"].items()
     defaults = RECORD_DEFAULTS.items()
     return {name: x for name, x in items if name not in excluded and (name, x) not in defaults}
+
+
+# Models
+
+
+def load_model(
+    run: str | Path,
+    device: torch.device,
+    attention: str = "auto",
+    skip_tolerance: float = SKIP_TOLERANCE,
+    causal: bool | None = True,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[GPT, dict]:
+    """Return the trained model in evaluation mode, and its checkpoint.
+
+    attention, skip_tolerance: of `GPTConfig`, instead of the training's.
+    causal: as in `load_checkpoint`. dtype: see `cast_blocks`. Prints a note if
+    the training was not finished. Raises InputError as `load_checkpoint` does,
+    or if a parameter contains NaN or Inf.
+    """
+    checkpoint = load_checkpoint(run, causal)
+    step, steps = checkpoint["step"], checkpoint["config"].get("steps", 0)
+    if step < steps:
+        print(f"note: {run} has been trained for {step:,} of {steps:,} steps")
+    settings = checkpoint["gpt"] | {"attention": attention, "skip_tolerance": skip_tolerance}
+    model = GPT(GPTConfig(**settings))
+    load_weights(model, checkpoint.pop("model"), run)
+    cast_blocks(model, dtype)
+    model.attention_paths = resolve_paths(attention, model.posenc, device.type)
+    return model.to(device).eval(), checkpoint
+
+
+def cast_blocks(model: GPT, dtype: torch.dtype) -> None:
+    """Cast the blocks' Linear layers to `dtype`, for inference under autocast.
+
+    Without gradients, autocast would cast them in every call, to the same
+    results. Norms, encodings, embedding and logits stay float32.
+    """
+    for module in model.h.modules():
+        if isinstance(module, nn.Linear):
+            module.to(dtype)
+
+
+def load_weights(model: GPT, weights: dict, run: str | Path) -> None:
+    """Load a state_dict; raise InputError for other names or shapes, NaN or Inf."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"the weights in {run} belong to another architecture ({reason}): use another run"
+        ) from None
+    check_finite(model, run)
+
+
+def check_finite(model: GPT, run: str | Path) -> None:
+    """Raise InputError if a parameter contains NaN or Inf."""
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise InputError(
+                f"{run}: the weights contain NaN or Inf ({name}): "
+                "use an earlier checkpoint, or other weights"
+            )

@@ -166,12 +166,12 @@ def flatten(name, value):
 
 def read_model(run, objective):
     """Return the weights of a run, and the logits of its export in transformers, by name."""
-    from runtime import loading
-
     import torch
     import transformers
 
-    model = loading.load_model(run, torch.device("cpu"), causal=None)[0]
+    from evaluation import runner  # has load_model in older commits, too
+
+    model = runner.load_model(run, torch.device("cpu"), causal=None)[0]
     values = {f"weights/{run}/{name}": x.numpy() for name, x in model.state_dict().items()}
     if objective == "recall":
         return values

@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 
-from runtime import devices, loading
+from runtime import checkpoints, devices
 from runtime.schema import find_mismatch
 
 import pytest
@@ -265,7 +265,7 @@ def test_compare_names_and_skips_what_is_missing(library, monkeypatch, tmp_path,
 
 def test_attention_of_a_run_uses_its_layers_and_text(trained, monkeypatch, tmp_path, capsys):
     """Timed is what every layer of the model computes on its validation text."""
-    model, checkpoint = loading.load_model(trained("cable"), torch.device("cpu"))
+    model, checkpoint = checkpoints.load_model(trained("cable"), torch.device("cpu"))
     outputs, attend = [], attention.attend
     monkeypatch.setattr(
         attention,

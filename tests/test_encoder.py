@@ -3,7 +3,7 @@
 import math
 import shutil
 
-from runtime import loading
+from runtime import checkpoints
 from runtime.files import read_json
 
 import numpy as np
@@ -180,7 +180,7 @@ def test_perplexity_is_of_the_masked_tokens(encoder, data_dir, tmp_path, length)
     eval_extrapolation.main([str(folder), "--lengths", str(length), *CPU_FLAGS])
     record = read_json(evaluation(folder), "")
     entry = record["lengths"][str(length)]
-    model, _ = loading.load_model(folder, CPU, causal=False)
+    model, _ = checkpoints.load_model(folder, CPU, causal=False)
     val = shards.Shards(data_dir, "val")
     losses, positions = [], []
     for start in range(0, val.total - 1, length):
@@ -220,4 +220,4 @@ def test_positions_without_masked_tokens_have_no_loss(encoder, tmp_path, capsys)
 
 def test_decoders_are_no_encoders(trained):
     with pytest.raises(InputError, match="is a decoder: use a run with --objective mlm"):
-        loading.load_model(trained("cable"), CPU, causal=False)
+        checkpoints.load_model(trained("cable"), CPU, causal=False)

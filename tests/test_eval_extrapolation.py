@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 
-from runtime import checkpoints, files, loading
+from runtime import checkpoints, files
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def token_losses(model, tokens, start, length):
 
 
 def load(folder):
-    return loading.load_model(folder, CPU)[0]
+    return checkpoints.load_model(folder, CPU)[0]
 
 
 def ratio_error(blocks):

@@ -2,7 +2,7 @@
 
 import json
 
-from runtime import checkpoints, loading
+from runtime import checkpoints
 from runtime.distributed import Processes
 
 import pytest
@@ -78,7 +78,7 @@ def single_log_likelihood(model, context, ending):
 def test_log_likelihoods_equal_those_of_single_sequences(pe, run, source):
     """Also of those that are longer than the encoding's longest context."""
     folder = run(pe)
-    model, _ = loading.load_model(folder, CPU)
+    model, _ = checkpoints.load_model(folder, CPU)
     expected = [[single_log_likelihood(model, *pair) for pair in row] for row in PAIRS]
     evaluate(folder, "--source", source)
     record = read_record(folder)
@@ -181,7 +181,7 @@ def test_pairs_of_bpe_tokens():
 
 
 def test_an_empty_continuation_has_log_likelihood_zero(trained):
-    model, _ = loading.load_model(trained("nope"), CPU)
+    model, _ = checkpoints.load_model(trained("nope"), CPU)
     pairs = [([1, 2, 3], []), ([1, 2], [3])]
     loaded = LoadedRun("test", model, {}, Processes(), CPU, torch.float32)
     scores = eval_hellaswag.log_likelihoods(loaded, pairs)

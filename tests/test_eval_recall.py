@@ -6,7 +6,7 @@ import re
 import shutil
 from types import SimpleNamespace
 
-from runtime import loading
+from runtime import checkpoints
 from runtime.distributed import Processes
 
 import numpy as np
@@ -238,7 +238,7 @@ def test_records_are_kept_and_become_a_table(run, data_dir, tmp_path, capsys):
     assert [*learnable["lengths"]] == ["8", "16", "32"]
     assert learnable["lengths"]["8"] and learnable["lengths"]["16"] is None
 
-    model, _ = loading.load_model(folders[1], CPU)
+    model, _ = checkpoints.load_model(folders[1], CPU)
     windows = Windows(Shards(data_dir, "val"), 32)
     expected = [saved_nats(model, windows, trial, 50, 16, 4) for trial in range(50)]
     assert cable["lengths"]["16"]["by_trial"] == pytest.approx(expected, abs=1e-5)

@@ -8,7 +8,7 @@ import shutil
 import sys
 from unittest import mock
 
-from runtime import checkpoints, cli, loading
+from runtime import checkpoints, cli
 from runtime.distributed import Processes
 
 import numpy as np
@@ -57,7 +57,7 @@ def weights_of(run):
 
 def test_val_loss_is_the_mean_over_evenly_spaced_windows(trained, data_dir):
     """Four windows of 16 tokens, in a separate forward pass."""
-    model, _ = loading.load_model(trained("alibi"), torch.device("cpu"))
+    model, _ = checkpoints.load_model(trained("alibi"), torch.device("cpu"))
     val = torch.from_numpy(shards.Shards(data_dir, "val").tokens[0][:].astype(np.int64))
     starts = [16 * int(n * ((len(val) - 1) // 16) / 4) for n in range(4)]
     rows = torch.stack([val[start : start + 17] for start in starts])
@@ -233,7 +233,7 @@ def test_steps_0_keeps_the_weights_under_another_encoding(pe, other, trained, tr
     assert end["step"] == 0
     assert end["config"]["init_steps"] == checkpoints.trained_steps(end) == 6
     device = torch.device("cpu")
-    loaded = loading.load_model(run, device)
+    loaded = checkpoints.load_model(run, device)
     identity = LoadedRun(str(run), *loaded, Processes(), device, torch.float32).identity()
     assert identity["init_steps"] == 6
     assert "init_steps" not in yaml.safe_load((run / "config.yaml").read_text())
@@ -316,7 +316,7 @@ def test_another_encoding_keeps_what_both_have(
 def test_added_cable_starts_at_zero(source, pe, difference, trained, train):
     """And learns: the gradients of its steps are not zero."""
     run = train("run", "--pe", pe, "--init_from", trained(source), "--steps", 0)
-    old, new = (loading.load_model(x, torch.device("cpu"))[0] for x in (trained(source), run))
+    old, new = (checkpoints.load_model(x, torch.device("cpu"))[0] for x in (trained(source), run))
     tokens = torch.randint(257, (2, 16), generator=torch.manual_seed(0))
     distance = (old(tokens) - new(tokens)).abs().max()
     if difference is None:

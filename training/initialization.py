@@ -5,7 +5,7 @@ initialize_from(model, "runs/rope", checkpoint, tokenizer)
 
 from pathlib import Path
 
-from runtime.loading import load_weights
+from runtime.checkpoints import load_weights
 
 import pe_spec
 from errors import InputError

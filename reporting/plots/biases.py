@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli, devices
+from runtime.checkpoints import load_model
 from runtime.files import atomic
-from runtime.loading import load_model
 
 import numpy as np
 import torch

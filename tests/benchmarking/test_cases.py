@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import math
 
-from runtime import loading
+from runtime import checkpoints
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_train_step_is_that_of_train_gpt(data_dir, tmp_path):
     """Six steps of both give the same weights, on the same micro-batches and learning rates."""
     flags = ["--tokens_per_step", "32", "--pe", "kerple", "--data", str(data_dir)]
     train_gpt.main([*TINY, *flags, "--out_dir", str(tmp_path / "run")])
-    trained, _ = loading.load_model(tmp_path / "run", torch.device("cpu"))
+    trained, _ = checkpoints.load_model(tmp_path / "run", torch.device("cpu"))
     torch.manual_seed(1)
     model = GPT(copy.deepcopy(trained.config))
     config = train_gpt.Config(steps=6, warmup_steps=2, lr=1e-2, min_lr=1e-3, block_size=16)

@@ -1,6 +1,6 @@
 """Biases, scores, decays and summaries against values computed by hand."""
 
-from runtime import loading
+from runtime import checkpoints
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from evaluation import bias_statistics
 @pytest.fixture
 def model(trained):
     def load(pe):
-        network, _ = loading.load_model(trained(pe), torch.device("cpu"))
+        network, _ = checkpoints.load_model(trained(pe), torch.device("cpu"))
         return network.requires_grad_(False)
 
     return load

@@ -3,7 +3,7 @@
 import copy
 import io
 
-from runtime import checkpoints, loading
+from runtime import checkpoints
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def model(lively):
     """model("cable"): a model whose most likely tokens vary and are far from ties."""
 
     def load(pe):
-        loaded = loading.load_model(lively(pe), CPU)[0]
+        loaded = checkpoints.load_model(lively(pe), CPU)[0]
         loaded.set_vocabulary(257)
         return loaded
 
@@ -140,7 +140,7 @@ def test_layers_are_packed_where_onednn_can(compile, model, monkeypatch):
 def test_cast_blocks_change_no_loss(pe, model):
     """Autocast casts the same weights, at every call."""
     cast, tokens = model(pe), torch.randint(257, (2, 16))
-    loading.cast_blocks(cast, torch.bfloat16)
+    checkpoints.cast_blocks(cast, torch.bfloat16)
     assert cast.h[0].attn.c_attn.weight.dtype == torch.bfloat16
     with torch.autocast("cpu", torch.bfloat16):
         expected = model(pe).losses(tokens, tokens)

@@ -1,6 +1,6 @@
 """Exported encoders, loaded by transformers in a process outside the repository."""
 
-from runtime import loading
+from runtime import checkpoints
 
 import pytest
 import torch
@@ -58,7 +58,7 @@ def exports(runs, tmp_path_factory):
 
 @pytest.mark.parametrize("pe", EXPORTED)
 def test_loaded_folder_has_the_hidden_states_of_the_run(pe, runs, exports):
-    model, _ = loading.load_model(runs[pe], torch.device("cpu"), causal=False)
+    model, _ = checkpoints.load_model(runs[pe], torch.device("cpu"), causal=False)
     result = exports[1][pe]
     assert not any(result["report"].values())
     assert result["tokens"] == [[*b"1: line ", 257, *b" of"], [*b"12"]]

@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from runtime import loading
+from runtime import checkpoints
 
 import pytest
 import safetensors.torch
@@ -105,7 +105,7 @@ def close(one, other):
 
 @pytest.mark.parametrize("pe", EXPORTED)
 def test_loaded_folder_has_the_logits_of_the_run(pe, lively, loaded):
-    model, result = loading.load_model(lively(pe), torch.device("cpu"))[0], loaded[pe]
+    model, result = checkpoints.load_model(lively(pe), torch.device("cpu"))[0], loaded[pe]
     with torch.no_grad():
         logits = model(torch.tensor([[256, *b"12: line 7 of 4"]]))[..., :257]
     assert close(result["logits"], logits) and close(result["cached"], logits)
@@ -116,7 +116,7 @@ def test_loaded_folder_has_the_logits_of_the_run(pe, lively, loaded):
 
 @pytest.mark.parametrize("pe", GENERATING)
 def test_loaded_folder_generates_and_is_saved_again(pe, lively, loaded):
-    model, result = loading.load_model(lively(pe), torch.device("cpu"))[0], loaded[pe]
+    model, result = checkpoints.load_model(lively(pe), torch.device("cpu"))[0], loaded[pe]
     logits, tokens = result["logits"], torch.tensor([*b"12: line 7 of 4"])
     assert close(result["saved"], logits) and close(result["last"], logits[:, -2:])
     assert close(result["base"], logits)
@@ -236,7 +236,7 @@ def test_parameters_of_an_export_are_those_of_the_file_and_of_transformers(folde
 
     for pe in ("learnable", "dapev2+kerple", "sinusoidal"):
         model = modeling.PosencForCausalLM.from_pretrained(folders / pe)
-        run, _ = loading.load_model(lively(pe), torch.device("cpu"))
+        run, _ = checkpoints.load_model(lively(pe), torch.device("cpu"))
         count = run.parameter_count() - 63 * 16
         stored = safetensors.torch.load_file(folders / pe / "model.safetensors")
         assert model.num_parameters() == model.model.parameter_count() == count

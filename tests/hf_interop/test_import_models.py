@@ -4,7 +4,7 @@ import json
 import shutil
 from types import SimpleNamespace
 
-from runtime import loading
+from runtime import checkpoints
 
 import numpy as np
 import pytest
@@ -122,7 +122,7 @@ def test_logits_are_those_of_transformers(imported, name):
     """On the whole text, with a cache, and with left padding in an export."""
     theirs, folder, run = imported(name)
     assert (len(list(folder.glob("model-*.safetensors"))) > 3) == (name in SIZES_OF_SHARDS)
-    model, checkpoint = loading.load_model(run, torch.device("cpu"))
+    model, checkpoint = checkpoints.load_model(run, torch.device("cpu"))
     assert model.config.pe == MODELS[name][2]
     weights = torch.load(next(run.glob("checkpoint_*.pt")), weights_only=True)["model"]
     assert {x.dtype for x in weights.values()} == {DTYPES.get(name, torch.float32)}
@@ -254,7 +254,7 @@ def test_incomplete_folders_are_refused(imported, refused, tmp_path, change, arg
 @pytest.mark.parametrize("name", MODELS)
 def test_a_saved_import_is_the_model_that_was_imported(imported, tmp_path, name):
     theirs, folder, run = imported(name)
-    model, checkpoint = loading.load_model(run, torch.device("cpu"))
+    model, checkpoint = checkpoints.load_model(run, torch.device("cpu"))
     config = pretrained.original_config([tmp_path, run], checkpoint["gpt"])
     assert config is not None
     pretrained.save_original(model, config, DTYPES.get(name, torch.float32), tmp_path)

@@ -2,7 +2,7 @@
 
 import json
 
-from runtime import loading
+from runtime import checkpoints
 
 import numpy as np
 import pytest
@@ -163,7 +163,7 @@ def test_authors_checkpoint_gives_the_logits_of_the_paper(authors, tmp_path, com
     import_pretrained.main(
         [str(tmp_path / "model_19072.pt"), "--block_size", "16", "--out_dir", str(tmp_path / "run")]
     )
-    model, checkpoint = loading.load_model(tmp_path / "run", torch.device("cpu"))
+    model, checkpoint = checkpoints.load_model(tmp_path / "run", torch.device("cpu"))
     assert (
         checkpoint["gpt"]["pe"] == "cable-v1"
         and checkpoint["gpt"]["block_size"] == 16

@@ -1,6 +1,6 @@
 """docs/adding_an_encoding.md: its plugins train, are exported, and have the formulas they state."""
 
-from runtime import loading, plugins
+from runtime import checkpoints, plugins
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_plugins_of_the_tutorial_are_exported(root, files, tmp_path, unregistere
     loaded = run_outside(LOADED, tmp_path, root / "exports")
     for name in PLUGINS:
         plugin = plugins.load_plugin(files[name])
-        model, _ = loading.load_model(root / "runs" / name, torch.device("cpu"))
+        model, _ = checkpoints.load_model(root / "runs" / name, torch.device("cpu"))
         with torch.no_grad():
             logits = model(torch.tensor([[256, *b"12: line 7 of 4"]]))[..., :257]
         torch.testing.assert_close(loaded[name]["logits"], logits, atol=1e-5, rtol=1e-5)

@@ -1,6 +1,6 @@
 """Plots of biases: files, content, and errors."""
 
-from runtime import loading
+from runtime import checkpoints
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_content_of_the_plot(trained, tmp_path, monkeypatch):
 
 
 def test_imported_weights_have_no_data_and_no_seed(trained, tmp_path, monkeypatch):
-    model, checkpoint = loading.load_model(trained("cable"), torch.device("cpu"))
+    model, checkpoint = checkpoints.load_model(trained("cable"), torch.device("cpu"))
     checkpoint["config"] |= {"data": None, "seed": None}
     titles = []
     monkeypatch.setattr(biases, "load_model", lambda *_, **__: (model, checkpoint))

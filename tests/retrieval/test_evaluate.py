@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 
-from runtime import loading
+from runtime import checkpoints
 from runtime.files import read_json
 
 import numpy as np
@@ -42,7 +42,7 @@ def test_ranking_by_hand(pe, exported, finetuned, task, tmp_path):
     record = read_json(folder / RECORD, "")
     loaded = tasks.load_task(str(task), "test")
     run = exported(pe).with_name(f"{pe}-run")
-    model, _ = loading.load_model(run, torch.device("cpu"), causal=False)
+    model, _ = checkpoints.load_model(run, torch.device("cpu"), causal=False)
     state = {name.removeprefix("model."): value for name, value in weights(folder).items()}
     # The export has no rows for the padded vocabulary.
     state["wte.weight"] = torch.cat([state["wte.weight"], torch.zeros(62, 16)])

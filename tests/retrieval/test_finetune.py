@@ -5,7 +5,7 @@ import math
 import os
 import shutil
 
-from runtime import loading, plugins, run_folder
+from runtime import checkpoints, plugins, run_folder
 from runtime.files import read_json, write_json
 
 import numpy as np
@@ -55,7 +55,7 @@ def test_loss_is_that_of_the_paper(exported, triplets, tmp_path):
     ((_, loss),) = losses_of(out)
     assert max_seq_length(out) == 9
     run = exported("alibi").with_name("alibi-run")
-    model, _ = loading.load_model(run, torch.device("cpu"), causal=False)
+    model, _ = checkpoints.load_model(run, torch.device("cpu"), causal=False)
 
     def encode(text):
         hidden = model.hidden(torch.tensor([[*text.encode()][:9]]))[0].mean(0).detach().double()

@@ -10,7 +10,7 @@ import socket
 import zipfile
 from pathlib import Path
 
-from runtime import checkpoints, files, loading
+from runtime import checkpoints, files
 
 import pytest
 import torch
@@ -153,7 +153,7 @@ def test_record_has_the_hash_of_the_checkpoint_that_was_loaded(run, data_dir, mo
     """A training replaces it between loading and writing of the record."""
     expected = files.hash_file(run / NEWEST)
     newer = run / "checkpoint_0000008.pt"
-    load = loading.load_model
+    load = checkpoints.load_model
 
     def load_and_replace(*args, **options):
         loaded = load(*args, **options)
@@ -186,7 +186,7 @@ def test_every_reader_refuses_nan_and_inf_by_name(run, resume, refused, data_dir
         assert not (tmp_path / "new").exists() and not (tmp_path / "out").exists()
     model = torch.nn.Linear(2, 2)
     model.register_buffer("mask", torch.full((2,), -torch.inf))
-    loading.check_finite(model, run)  # a buffer may be infinite
+    checkpoints.check_finite(model, run)  # a buffer may be infinite
 
 
 def text(path):
