@@ -4,9 +4,8 @@
 class InputError(ValueError):
     """Invalid input: a setting, a file or a checkpoint.
 
-    problems: one line each, of the form "<what is wrong>: <what to do>".
-    Programs print them and exit with status 2 before anything is changed. Every
-    other exception is a bug and keeps its traceback.
+    problems: lines of the form "<what is wrong>: <what to do>". Programs print
+    them and exit with status 2 before anything is changed.
     """
 
     def __init__(self, *problems: str):

@@ -7,8 +7,8 @@
 
 A script in scripts/ calls this program once per stage. Flags after its name
 replace the script's; flags after `--` go to train_gpt.py. Outputs are in
-RUNS/SCALE. The same command again skips what is finished and resumes what is
-not. The report is written whenever a run has been evaluated.
+RUNS/SCALE. The same command again continues. The report is written whenever a
+run has been evaluated.
 
 --commands with {run} or {pe} are repeated for every run or encoding, others
 follow at the end:
@@ -190,7 +190,7 @@ class Data(NamedTuple):
 
 
 class Text:
-    """A field of a command, formatted by a function of what follows its colon."""
+    """A field of a command; a function of the text after its colon."""
 
     def __init__(self, function):
         self.function = function
@@ -293,7 +293,7 @@ class Experiment:
         return job
 
     def prepare(self, name: str) -> Data:
-        """Return a data set; one that exists is used as it is. Raises InputError for others."""
+        """Return a data set and the job that makes it, unless it exists."""
         flags = shlex.split(self.config.prepare_flags if name == self.config.data else "")
         folder, split, words = prepare_command(name, self.config.scale, flags)
         name = f"prepare {Path(folder).name}"
@@ -381,7 +381,7 @@ class Experiment:
         )
 
     def format(self, command: str, **fields) -> str:
-        """Return a command with its fields replaced (see the top of this file)."""
+        """Return a command with its fields replaced (see the top)."""
         scale, full = self.config.scale, self.config.scale == "full"
         texts = {name: Text(lambda text, on=scale == name: text if on else "") for name in SCALES}
         return command.format(
@@ -399,7 +399,7 @@ class Experiment:
         )
 
     def add_command(self, command, needs, data: Data, report: Job, runs, **fields) -> list[Job]:
-        """Add one of --commands, and return what the next one of the same run needs."""
+        """Add one of --commands, and return what the run's next one needs."""
         folders = [str(job.run) for job in runs]
         first = folders[0] if folders else ""
         fields |= {"run": first, "first": first, "name": Path(first).name}
@@ -423,7 +423,7 @@ class Experiment:
         return [*dict.fromkeys(records)]
 
     def describe_costs(self) -> str:
-        """Return a table of trainings and evaluations with their cost, the total and the disk."""
+        """Return a table of what trainings and evaluations cost."""
         evaluations = []
         for job in self.jobs:
             trained = job.needs and job.needs[0].name in self.trainings
@@ -437,7 +437,7 @@ class Experiment:
         return cli.parse(settings.Config, self.training_flags(job), None)
 
     def training_flags(self, job: Job) -> list[str]:
-        """Return the flags of a training; those of a run that does not exist yet come first."""
+        """Return the flags of a training, after those that it inherits."""
         flags = job.words[1:]
         for other in self.runs:
             if f"{other.run}/config.yaml" in flags:

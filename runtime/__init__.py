@@ -1,8 +1,8 @@
 """Command line, files, devices, processes and checkpoints.
 
-Importing this package checks the Python version and the required packages.
-Every program imports it first (pyproject.toml configures this order) and prints
-one line instead of a traceback. Only the standard library is used here.
+Every program imports this package first (pyproject.toml configures the order):
+without the required packages it prints one line and exits. Standard library
+only.
 """
 
 import importlib.util
@@ -28,8 +28,7 @@ def installation_problem():
 def describe_missing_package(error):
     """Return a line that names the package whose import failed, or None.
 
-    error: any exception. A missing module of this repository is a bug, and one
-    of Python's standard library no package.
+    A missing module of this repository, or of Python itself, is a bug.
     """
     package, _, submodule = (getattr(error, "name", None) or "").partition(".")
     own = Path(__file__).parent.parent / package

@@ -17,8 +17,8 @@ The content of `checkpoint_0001000.pt`, written after step 1,000:
                 see run_folder.Run; "init_steps": see trained_steps
     data        SHA-256 and tokenizer of the training data
 
-The file is what torch.save writes, followed by the SHA-256 of all bytes before
-it, 64 hexadecimal digits that torch.load ignores. In a shell:
+The file is what torch.save writes, then the SHA-256 of those bytes in 64
+hexadecimal digits, which torch.load ignores. In a shell:
 
     head -c -64 checkpoint_0001000.pt | sha256sum; tail -c 64 checkpoint_0001000.pt
 """
@@ -53,7 +53,7 @@ FILE_NAME = "checkpoint_{:07d}.pt"
 FORMAT = "gpt checkpoint 4"
 DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal, the end of the file
 VERIFIED: dict[tuple[int, ...], str] = {}  # identity of a file -> its SHA-256
-READ_BYTES = 1 << 20  # read at a time to compute it
+READ_BYTES = 1 << 20
 NETWORK = {field.name: field.type for field in dataclasses.fields(GPTConfig)}
 SETTINGS = {  # which programs read; --init_from and imported weights have others
     "seed": nullable(int),
@@ -87,7 +87,7 @@ def list_checkpoints(folder: str | Path) -> list[Path]:
 
 
 def named_step(path: Path, default: int = -1) -> int:
-    """Return the step in the name of a checkpoint; `default` for other names."""
+    """Return the step in a checkpoint's name; `default` for other names."""
     match = re.fullmatch(r"checkpoint_([0-9]+)\.pt", path.name)
     return int(match[1]) if match else default
 
@@ -114,12 +114,13 @@ def load_checkpoint(
 ) -> dict:
     """Return the content of a run's newest checkpoint, or of a checkpoint file.
 
-    Its "sha256" is that of the loaded bytes. The tensors are on the CPU, mapped
-    into memory: reading the settings alone takes none.
+    Its "sha256" is that of the loaded bytes. The tensors are mapped into
+    memory:
+    reading the settings alone takes none.
 
     causal: True accepts decoders only, False encoders only, None both.
-    check_plugins: require the plugins that the run was trained with. Raises
-    InputError if there is no checkpoint, or if it is corrupt or in another format.
+    check_plugins: require the run's plugins. Raises InputError if there is no
+    checkpoint, or if it is corrupt or in another format.
     """
     path = checkpoint_path(run)
     checkpoint, sha256 = _read(path)
@@ -175,7 +176,7 @@ def _read(path: Path) -> tuple[Any, str]:
 
 
 def _check_digest(path: Path, file) -> str:
-    """Check the SHA-256 at the end of a file, once; return that of the file."""
+    """Check the SHA-256 at a file's end, once; return the whole file's."""
     status = os.fstat(file.fileno())
     identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
     if identity not in VERIFIED:
@@ -194,7 +195,7 @@ def _check_digest(path: Path, file) -> str:
 
 
 def describe_load_error(error: Exception) -> str:
-    """Return one line on why torch.load failed, without its advice to load unsafe files."""
+    """Return why torch.load failed, without its advice to load unsafe files."""
     if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
         return "it contains Python objects other than tensors and settings"
     lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -202,7 +203,7 @@ def describe_load_error(error: Exception) -> str:
 
 
 def _corrupt(path: Path, reason: str) -> InputError:
-    """Return the error for a file whose bytes are not those that were written."""
+    """Return the error for a file whose bytes have changed."""
     older = [each for each in list_checkpoints(path.parent) if named_step(each) < named_step(path)]
     remedy = f"remove it to continue from {older[-1]}" if older else "pass another run"
     return InputError(f"{path} is corrupt or not a checkpoint ({reason}): {remedy}")
@@ -216,7 +217,7 @@ def _foreign(path: Path, reason: str) -> InputError:
 
 
 def _check_content(path: Path, checkpoint) -> None:
-    """Raise InputError unless the content of a file is that of a checkpoint of train_gpt.py."""
+    """Raise InputError unless train_gpt.py wrote the content of a file."""
     if not isinstance(checkpoint, dict) or checkpoint.get("format") != FORMAT:
         raise _foreign(path, f"its format is not {FORMAT}")
     if problem := find_mismatch(checkpoint, TYPE):
@@ -266,10 +267,9 @@ def load_model(
 ) -> tuple[GPT, dict]:
     """Return the trained model in evaluation mode, and its checkpoint.
 
-    attention, skip_tolerance: of `GPTConfig`, instead of the training's.
-    causal: as in `load_checkpoint`. dtype: see `cast_blocks`. Prints a note if
-    the training was not finished. Raises InputError as `load_checkpoint` does,
-    or if a parameter contains NaN or Inf.
+    attention, skip_tolerance: of `GPTConfig`. causal: as in `load_checkpoint`.
+    dtype: see `cast_blocks`. Prints a note if the training was not finished.
+    Raises InputError as `load_checkpoint` does, and for NaN or Inf.
     """
     checkpoint = load_checkpoint(run, causal)
     step, steps = checkpoint["step"], checkpoint["config"].get("steps", 0)
@@ -295,7 +295,7 @@ def cast_blocks(model: GPT, dtype: torch.dtype) -> None:
 
 
 def load_weights(model: GPT, weights: dict, run: str | Path) -> None:
-    """Load a state_dict; raise InputError for other names or shapes, NaN or Inf."""
+    """Load a state_dict; raise InputError for other shapes, NaN or Inf."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -1,11 +1,9 @@
-"""Command line: settings from defaults, YAML files and flags, and one-line errors.
+"""Command line: settings from YAML files and flags, and one-line errors.
 
-The settings of a program are a dataclass. Values come from its defaults, then
-from the YAML files given as --config, then from flags. `parse` checks names,
-types and limits, the program checks meanings, and `run` prints the problems and
-exits with status 2.
-
-Programs whose dataclass has a field `plugin` accept --plugin FILE (plugins.py).
+A program's settings are a dataclass: its defaults < YAML files given as
+--config < flags. `parse` checks names, types and limits, the program checks
+meanings, and `run` prints problems and exits with status 2. Programs with a
+field `plugin` accept --plugin FILE (plugins.py).
 """
 
 import argparse
@@ -69,13 +67,14 @@ def parse(
     positional: tuple[str, str] | None = None,
     inherit: Callable[[dict, set[str]], dict] | None = None,
 ):
-    """Return a `config_class`: its defaults < `inherit` < --config FILE < flags.
+    """Return settings: defaults < `inherit` < --config FILE < flags.
 
-    config_class: a dataclass with a docstring under each field. argv: the
-    command line; None: sys.argv. positional: (name, help) of a field for words
-    without a flag. inherit: function of all values and of the names that a file
-    or a flag gives; returns other settings, instead of their defaults. Raises
-    InputError for all unknown names, then for all invalid values (`convert`).
+    config_class: a dataclass with a docstring under each field. argv: None:
+    sys.argv. positional: (name, help) of the field for words without a flag.
+    inherit: function of all values and of the names in files and flags; returns
+    settings that replace defaults. Raises InputError for all unknown names,
+    then
+    for all invalid values (`convert`).
     """
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     argv = sys.argv[1:] if argv is None else argv
@@ -175,8 +174,7 @@ def _docstrings(config_class: type) -> dict[str, str]:
 def limited(default, minimum: float | None = None, maximum: float | None = None) -> Any:
     """Return a field of a settings dataclass for numbers within limits.
 
-    A maximum is far above what makes sense, and small enough that the program
-    fails in seconds if a machine cannot compute it.
+    A maximum is far above what makes sense, but fails in seconds.
     """
     metadata = {"minimum": minimum, "maximum": maximum}
     return dataclasses.field(default=default, metadata=metadata)
@@ -186,8 +184,8 @@ def convert(value, field: dataclasses.Field) -> Any:
     """Return a flag's text, or a value of a file, as the type of a setting.
 
     Raises InputError for other types, NaN, Inf, numbers outside of the limits
-    of the setting (`limited`) or of `LARGEST`, text that cannot be a file name
-    or be printed, and empty text unless that is the default.
+    (`limited`, `LARGEST`), text that cannot be a file name or be printed, and
+    empty text unless that is the default.
     """
     kind: Any = field.type
     if value == "null" and types.NoneType in typing.get_args(kind):
@@ -212,7 +210,7 @@ def _range(kind: type, field: dataclasses.Field) -> tuple[float, float]:
 
 
 def _with_limits(kind, field: dataclasses.Field) -> Any:
-    """Return the type of a setting, or a part of it, with limits for msgspec."""
+    """Return the type of a setting, with limits for msgspec."""
     members = typing.get_args(kind)
     if kind is str:
         return Annotated[str, Meta(pattern=USABLE, min_length=int(field.default != ""))]
@@ -227,7 +225,7 @@ def _with_limits(kind, field: dataclasses.Field) -> Any:
 
 
 def _describe(kind, field: dataclasses.Field | None = None) -> str:
-    """Return what a setting takes: "an integer or null"; field: for its limits."""
+    """Return what a setting takes, as in "an integer or null"."""
     members = typing.get_args(kind)
     if typing.get_origin(kind) is Literal:
         return ("one of " if len(members) > 1 else "") + ", ".join(map(str, members))
@@ -241,7 +239,7 @@ def _describe(kind, field: dataclasses.Field | None = None) -> str:
 
 
 def split_flags(words: list[str]) -> list[tuple[str, list[str]]]:
-    """Return the flags of a command line, without dashes, each with its values."""
+    """Return the flags of a command line, without dashes, with their values."""
     flags: list[tuple[str, list[str]]] = []
     for word in words:
         name, equals, value = word[2:].partition("=")
@@ -255,7 +253,7 @@ def split_flags(words: list[str]) -> list[tuple[str, list[str]]]:
 
 
 def _complete_booleans(argv: list[str], fields: dict) -> list[str]:
-    """Replace `--flag` of a Boolean by `--flag=true`, unless a value follows."""
+    """Complete `--flag` of a Boolean to `--flag=true`."""
     completed = []
     for word, following in itertools.zip_longest(argv, argv[1:], fillvalue=""):
         field = fields.get(word.removeprefix("--"))
@@ -266,7 +264,7 @@ def _complete_booleans(argv: list[str], fields: dict) -> list[str]:
 
 
 def _unknown_words(words: list[str], fields) -> list[str]:
-    """Return a message for each unknown flag, or for words that are no values."""
+    """Return a message for each unknown flag, or for stray words."""
     names = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
     return [unknown(f"flag --{name}", name, fields) for name in names] or [
         f"{word} is neither a flag nor the value of one: remove it, or pass a file as --config"
@@ -275,7 +273,7 @@ def _unknown_words(words: list[str], fields) -> list[str]:
 
 
 def _unknown_keys(path: str, values: dict, fields, positional) -> list[str]:
-    """Return a message for each key of a file that is not a setting of files."""
+    """Return a message for each key that a file cannot set."""
     problems = []
     refused = {"trust_remote_code", *(positional or ())[:1]}
     if not isinstance(values.get("plugin"), dict | None):
@@ -298,7 +296,7 @@ def unknown(what: str, name: str, fields) -> str:
 
 
 def _read_values(path: str) -> dict:
-    """Return the content of a YAML file; raise InputError unless it is a mapping."""
+    """Return the mapping in a YAML file."""
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -330,10 +328,10 @@ def parse_lengths(text: str, block_size: int) -> list[int]:
 def run(main) -> None:
     """Run a program and turn exceptions into exit statuses.
 
-    InputError, an exception in a plugin, a file that cannot be used, too little
-    memory, or a missing package: one line per problem, status 2. Ctrl-C: status
-    130. A closed pipe, as of `| head`: status 1. Other exceptions are bugs and
-    keep their traceback.
+    InputError, an exception in a plugin, an unusable file, too little memory, a
+    missing package: one line per problem, status 2. Ctrl-C: status 130. A
+    closed
+    pipe, as of `| head`: status 1. Other exceptions are bugs: a traceback.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # texts on a console without UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -361,7 +359,7 @@ def run(main) -> None:
 
 
 def _system_problem(error: Exception) -> str | None:
-    """Return a line if the system refused a file or memory, None for other exceptions."""
+    """Return a line if the system refused a file or memory, else None."""
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
         name = ascii(error.filename)

@@ -1,4 +1,4 @@
-"""Devices: device and dtype, mixed precision, random states, speed, provenance."""
+"""Devices: dtype, mixed precision, random states, speed, provenance."""
 
 import contextlib
 import ctypes
@@ -21,8 +21,8 @@ import torch
 from errors import InputError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Peak TFLOP/s of dense bfloat16 products (float16 if there is no bfloat16) with
-# float32 sums, from the vendors' data sheets.
+# Peak TFLOP/s of dense bfloat16 products (else float16) with float32 sums, from
+# the vendors' data sheets.
 PEAK_TFLOPS = {
     "B200": 2250,
     "H100 PCIe": 756,
@@ -54,11 +54,12 @@ def select_device(
 ) -> tuple[torch.device, torch.dtype]:
     """Return the device and the dtype of matrix products; print both.
 
-    Also configures the backends. device: auto, cpu, cuda or cuda:N; auto takes
-    a GPU if there is one. dtype: auto or a key of DTYPES; weights stay float32.
-    auto is bfloat16 in hardware, because emulation is up to hundreds of times
-    slower; else float16 on a GPU, float32 on a CPU. local_rank: the GPU, with
-    several processes. Raises InputError for a device that does not exist.
+    Also configures the backends. device: auto, cpu, cuda or cuda:N. dtype: auto
+    or a key of DTYPES; weights stay float32. auto is bfloat16 in hardware
+    (emulation is up to hundreds of times slower), else float16 on a GPU,
+    float32
+    on a CPU. local_rank: the GPU, with several processes. Raises InputError for
+    a device that does not exist.
     """
     selected = _parse_device(device)
     if selected.type == "cuda" and local_rank is not None:
@@ -95,16 +96,14 @@ def _parse_device(device: str) -> torch.device:
 
 def configure_backends(device: torch.device) -> None:
     """Set process-wide options: denormals, TF32, memory of CPUs."""
-    # NumPy before 2.4 warns at the first call if denormals are flushed.
+    # Before 2.4, NumPy warns at the first call once denormals are flushed.
     np.finfo(np.float32)
     np.finfo(np.float64)
     # Denormal attention weights of steep biases slow a CPU down fourfold.
-    # Threads that start later inherit this setting.
     torch.set_flush_denormal(True)
     torch.backends.cudnn.allow_tf32 = False  # in convolutions, as in products
     if device.type == "cpu" and platform.libc_ver()[0] == "glibc":
-        # malloc keeps freed memory for the next tensors, and maps no blocks.
-        # Otherwise page faults take up to a third of a training step.
+        # malloc keeps freed memory: page faults take a third of a step.
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_TRIM_THRESHOLD, -1)
         mallopt(M_MMAP_MAX, 0)
@@ -114,19 +113,19 @@ def bfloat16_in_hardware(device: torch.device) -> bool:
     """Return whether the device computes in bfloat16 without emulation."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    # The kernel's list of features: torch has no stable function for it.
+    # torch has no stable function for it.
     return bool({*CPUINFO.read_text().split()} & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def describe(device: torch.device) -> str:
-    """Return the device with the name of the GPU or the number of CPU threads."""
+    """Return the device with the GPU's name or the number of threads."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"cpu ({torch.get_num_threads()} threads)"
 
 
 def provenance(device: torch.device) -> dict:
-    """Return command, commit, versions, hardware and time, for a record or log."""
+    """Return command, commit, versions, hardware and time, for a record."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     program = [Path(sys.argv[0]).name]
     if spec:  # not started as a file
@@ -143,7 +142,7 @@ def provenance(device: torch.device) -> dict:
 
 
 def _commit() -> str | None:
-    """Return the commit, "-dirty" if files changed; None outside a git checkout."""
+    """Return the commit, "-dirty" if files changed; None outside of git."""
     folder = Path(__file__).parent.parent
     command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
@@ -169,7 +168,7 @@ def autocast(device: torch.device, dtype: torch.dtype):
 
 
 def enable_determinism() -> None:
-    """Make a GPU's results bitwise reproducible. Call it before any work on it.
+    """Make a GPU's results bitwise reproducible; call it before any work there.
 
     Operations without a deterministic implementation then raise an error.
     """
@@ -202,7 +201,7 @@ def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> No
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Return the peak speed of the device in FLOP/s, or None if it is unknown."""
+    """Return the peak FLOP/s of the device, or None if it is unknown."""
     if device.type != "cuda" or dtype == torch.float32:
         return None
     return peak_flops_by_name(torch.cuda.get_device_name(device))
@@ -211,8 +210,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
 def peak_flops_by_name(name: str) -> float | None:
     """Return the peak FLOP/s of a GPU by its name, or None if it is unknown.
 
-    name: from torch.cuda.get_device_name. The first key of PEAK_TFLOPS whose
-    words are all in it counts.
+    The first key of PEAK_TFLOPS whose words are all in the name counts.
     """
     words = {*re.split(r"[^\w]+", name)}
     found = [1e12 * peak for known, peak in PEAK_TFLOPS.items() if words >= {*known.split()}]
@@ -220,14 +218,14 @@ def peak_flops_by_name(name: str) -> float | None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak bytes so far: of tensors on a GPU, of the process on a CPU."""
+    """Return the peak bytes: of tensors on a GPU, of the process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB on Linux
 
 
 def measure_seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Return the wall-clock seconds of `call()`, until the device has finished."""
+    """Return the seconds of `call()`, until the device has finished."""
     synchronize(device)
     start = time.perf_counter()
     call()
@@ -238,8 +236,8 @@ def measure_seconds(call: Callable[[], object], device: torch.device) -> float:
 def measure_gpu_seconds(call: Callable[[], object], device: torch.device) -> float:
     """Return the seconds for which a GPU is busy with what `call()` launches.
 
-    The GPU sleeps until all kernels are queued: slow launches do not count. On a
-    CPU, or if `call()` waits for the GPU, this is `measure_seconds`.
+    The GPU sleeps until all kernels are queued: slow launches do not count. On
+    a CPU, or if `call()` waits for the GPU, this is `measure_seconds`.
     """
     if device.type == "cpu":
         return measure_seconds(call, device)
@@ -264,7 +262,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def measure_peak_memory(call: Callable[[], object], device: torch.device) -> int:
-    """Return the peak memory in bytes of the tensors that `call()` allocates."""
+    """Return the peak bytes of the tensors that `call()` allocates."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)

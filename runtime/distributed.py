@@ -8,9 +8,8 @@
 
 Only rank 0 prints and writes. A user error on several ranks is printed once.
 Signals and random states go through gloo, so that no rank waits for a GPU.
-
 If a rank ends, the others end at their next collective with a line that says
-how to continue; if it hangs, after TIMEOUT. torchrun ends ranks that still run.
+how to continue; if it hangs, after TIMEOUT.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from errors import InputError
 
-# The longest wait for a rank, which may compile or write to a slow disk.
+# A rank may compile or write to a slow disk.
 TIMEOUT = datetime.timedelta(minutes=10)
 LOST = (
     f"another rank has ended, or did not answer for {TIMEOUT}: fix the cause, which it or torchrun "
@@ -38,7 +37,7 @@ LOST = (
 
 @dataclass
 class Processes:
-    """The rank of this process, its rank on this machine, and the world size."""
+    """This process's rank, its rank on this machine, and the world size."""
 
     rank: int = 0
     local_rank: int = 0
@@ -57,7 +56,7 @@ class Processes:
         return bool(self.sum(torch.tensor(int(flag))))
 
     def gather(self, value) -> list:
-        """Return the values of all ranks, in order; any value that can be pickled."""
+        """Return the values (pickled) of all ranks, in order."""
         values = [value]
         if self.world_size > 1:
             values *= self.world_size
@@ -90,8 +89,9 @@ class Processes:
 def process_group():
     """Join the process group for the block; print on rank 0 only.
 
-    Yields `Processes`; without torchrun there is no group. Raises InputError if
-    there are too few GPUs, and on all other ranks if one ends, fails or hangs.
+    Yields `Processes`; without torchrun there is no group. Raises InputError
+    for
+    too few GPUs, and on all other ranks if one ends, fails or hangs.
     """
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield Processes()
@@ -133,9 +133,9 @@ def process_group():
             problems = _explain(error, store)
             traceback.clear_frames(error.__traceback__)  # frees the model
         if problems is None or not has_gpus:  # NCCL waits for ranks without an error
-            # Waits for gloo's threads without Python's lock, which they need to
-            # free tensors. A DistributedDataParallel model that outlives this
-            # would destroy the group itself, with the lock, and wait forever.
+            # Waits for gloo's threads without Python's lock, which they need.
+            # A DistributedDataParallel model that outlives this would destroy
+            # the group with the lock, and wait forever.
             gc.collect()
             dist.destroy_process_group()
         if problems is not None:
@@ -156,7 +156,7 @@ def _explain(error: Exception, store: Store) -> list[str]:
 
 @contextlib.contextmanager
 def signals():
-    """Yield a list that collects SIGTERM and SIGINT, which do not stop the block."""
+    """Collect SIGTERM and SIGINT in a list; they do not stop the block."""
     received = []
 
     def receive(number, frame):

@@ -19,7 +19,7 @@ from runtime.schema import find_mismatch
 from errors import InputError
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)  # of flock on a file system without locks
-# The end of the name of a temporary file of `atomic`.
+# End of the names of temporary files.
 PARTIAL = r"\.[0-9a-f]{8}\.partial"
 
 
@@ -27,9 +27,9 @@ PARTIAL = r"\.[0-9a-f]{8}\.partial"
 def atomic(path: str | Path):
     """Open `path` for writing bytes, atomically.
 
-    The block writes to a temporary file of its own, which is synced to disk and
-    renamed at the end. A crash at any moment leaves the old file or the new
-    one. Raises InputError if the system refuses (no space, a file in the way).
+    The block writes to a temporary file, synced to disk and renamed at the end:
+    a crash leaves the old file or the new one. Raises InputError if the system
+    refuses (no space, a file in the way).
     """
     path = Path(path)
     with writing(path):
@@ -51,7 +51,7 @@ def atomic(path: str | Path):
 
 
 def _open_partial(path: Path):
-    """Return the path of a new temporary file, and the file, locked and open."""
+    """Return the path of a new temporary file, and the file, locked."""
     while True:
         partial = _partial_path(path)
         file = open(partial, "wb")  # noqa: SIM115
@@ -69,7 +69,7 @@ def _partial_path(path: Path) -> Path:
 def remove_partial_files(folder: Path, pattern: str) -> None:
     """Remove the temporary files that killed processes left in a folder.
 
-    pattern: regular expression of the whole name. Those in use are locked and
+    pattern: regular expression of the whole name. Locked files are in use and
     stay; so do all on a file system without locks.
     """
     for path in folder.iterdir():
@@ -83,8 +83,8 @@ def remove_partial_files(folder: Path, pattern: str) -> None:
 def atomic_folder(path: str | Path):
     """Yield a new, empty folder to fill; it is renamed to `path` at the end.
 
-    It is NAME.XXXXXXXX.partial, and removed if the block fails; a killed
-    process leaves it. Raises InputError as `atomic` does.
+    It is removed if the block fails; a killed process leaves
+    NAME.XXXXXXXX.partial. Raises InputError as `atomic` does.
     """
     path = Path(path).resolve()
     with writing(path):
@@ -101,10 +101,10 @@ def atomic_folder(path: str | Path):
 def locked(path: str | Path):
     """Wait until no other process is in such a block for `path`; then run it.
 
-    Read, change and write `path` in the block. Readers need no lock, because
-    `atomic` replaces whole files. The lock is on a hidden file next to `path`,
-    removed at the end; one that a killed process leaves locks nothing. A file
-    system without locks has none. Raises InputError if it cannot be written.
+    Read, change and write `path` in the block; readers need no lock (`atomic`).
+    The lock is on a hidden file next to `path`, removed at the end; one that a
+    killed process leaves locks nothing. On a file system without locks, nothing
+    is locked. Raises InputError if the file cannot be written.
     """
     import filelock  # takes 40 ms, and most programs lock nothing
 
@@ -146,16 +146,15 @@ def writing(path: str | Path):
 
 
 def check_writable(folder: Path) -> None:
-    """Raise InputError if no files can be written to a folder, which need not exist."""
+    """Raise InputError if no files can be written to a folder, existing or not."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     with writing(folder), tempfile.TemporaryFile(dir=existing):
         pass
 
 
 def write_json(path: str | Path, value) -> None:
-    """Write `value` as JSON, with every array of numbers or nulls on one line."""
-    # Strings have no raw newline, so "[" before a newline opens an array. One
-    # without brackets, braces and quotes inside holds no texts.
+    """Write `value` as JSON, with arrays of numbers on one line."""
+    # Strings have no raw newline, so "[" before a newline opens an array.
     text = re.sub(
         r"\[\n([^][{}\"]*)\n *\]",
         lambda match: f"[{' '.join(match[1].split())}]",
@@ -168,8 +167,8 @@ def write_json(path: str | Path, value) -> None:
 def read_json(path: str | Path, remedy: str, schema=None):
     """Return the JSON value in `path`.
 
-    schema: its type (schema.py); None: any. Raises InputError, which ends with
-    `remedy`, if the file is missing, corrupt, or its value of another type.
+    schema: its type (schema.py); None: any. Raises InputError, ending with
+    `remedy`, for a missing or corrupt file and a value of another type.
     """
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -182,7 +181,7 @@ def read_json(path: str | Path, remedy: str, schema=None):
 
 
 def _check(source: str | Path, value, schema, remedy: str) -> None:
-    """Raise InputError if a value is not of the type `schema`, unless it is None."""
+    """Raise InputError if a value is not of the type `schema`."""
     if schema and (problem := find_mismatch(value, schema)):
         raise InputError(f"{source}: {problem}: {remedy}")
 
@@ -190,7 +189,7 @@ def _check(source: str | Path, value, schema, remedy: str) -> None:
 def read_json_lines(path: str | Path) -> list[Any]:
     """Return the JSON values of a file's lines, None for corrupt lines.
 
-    An incomplete last line is left out. Raises InputError for unreadable files.
+    An incomplete last line is left out.
     """
     try:
         lines = Path(path).read_bytes().split(b"\n")
@@ -210,10 +209,11 @@ def read_json_lines(path: str | Path) -> list[Any]:
 def read_json_values(path: str | Path, remedy: str, schema=None) -> dict[str, Any]:
     """Return the JSON value in a file, or those in the lines of a .jsonl file.
 
-    Keys: the path or, of a line, "PATH, line N". PATH.jsonl:NAME stands for the
-    lines with the run NAME, of scores for the encoding NAME. A line that is no
-    JSON is None. schema: of each value. Raises InputError as read_json does,
-    and if there is no such line.
+    Keys: the path or, of a line, "PATH, line N". PATH.jsonl:NAME selects the
+    run
+    NAME; in scores, the encoding. A corrupt line is None. schema: of each
+    value.
+    Raises InputError as read_json does, and if there is no such line.
     """
     file, separator, name = str(path).partition(".jsonl:")
     if separator:
@@ -233,7 +233,7 @@ def read_json_values(path: str | Path, remedy: str, schema=None) -> dict[str, An
 
 
 def run_folder_of(run: str | Path) -> Path:
-    """Return the folder of a run, also for the path of one of its checkpoints."""
+    """Return the folder of a run, also for one of its checkpoints."""
     return Path(run) if os.path.isdir(run) else Path(run).parent
 
 

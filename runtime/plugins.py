@@ -4,9 +4,8 @@
     plugins_of(config.encodings)               # the plugins that define them
     check_loaded(checkpoint["config"], run)    # raise unless those are loaded
 
-A program imports a plugin only if the file is passed as --plugin. A run records
-the name and the SHA-256 of the plugins that define its encoding, and its folder
-has a copy of their files.
+A program imports only files that are passed as --plugin. A run records name and
+SHA-256 of the plugins that define its encoding, and its folder has copies.
 """
 
 import hashlib
@@ -45,7 +44,7 @@ def load_plugin(path: str | Path) -> Plugin:
     """Import a file and return the plugin; its encodings are registered.
 
     The same file is imported once. Raises InputError if it cannot be imported,
-    has no encoding with `names`, or uses the name of another one or plugin.
+    has no encoding with `names`, or uses a name that is taken.
     """
     path = Path(path)
     try:
@@ -112,7 +111,7 @@ def _name_problem(imported: types.ModuleType, registry: dict, before: dict) -> s
 
 
 def _lines(error: BaseException, paths: Iterable[str]) -> list[str]:
-    """Return files and lines of an exception that are in some files, the last one last."""
+    """Return the lines of an exception that are in some files."""
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
         frames.append((error.filename or "", error.lineno))
@@ -124,10 +123,7 @@ def _reason(error: BaseException) -> str:
 
 
 def plugins_of(encodings: Iterable[tuple[type, dict]]) -> list[Plugin]:
-    """Return the plugins that define the classes, or their bases, of an encoding.
-
-    encodings: from pe_spec.parse.
-    """
+    """Return the plugins that define encodings (from pe_spec.parse), or bases."""
     modules = {base.__module__ for cls, _ in encodings for base in cls.__mro__}
     return [plugin for module, plugin in LOADED.items() if module in modules]
 
@@ -140,8 +136,7 @@ def recorded(encodings: Iterable[tuple[type, dict]]) -> dict[str, str] | None:
 def check_loaded(settings: dict, folder: str | Path, what: str = "was trained with") -> None:
     """Raise InputError unless the plugins that settings record are loaded.
 
-    settings: of a run, or its config.yaml. folder: with copies of the plugins.
-    Also raises for names that are not Python files: settings may be foreign.
+    settings: of a run, or its config.yaml; may be foreign. folder: with copies.
     """
     entry = settings.get("plugin")
     if problem := find_mismatch(entry, VERSIONS):

@@ -50,7 +50,6 @@ import yaml
 from errors import InputError
 
 CONFIG, LOG = "config.yaml", "log.jsonl"
-# Temporary files of a killed process.
 LEFTOVERS = rf"(checkpoint_\d+\.pt|config\.yaml|log\.jsonl){PARTIAL}"
 LOSSES = ("train", "val")  # kinds of records with a loss
 RECORD = fields({"kind": str, "step": Count, "loss?": float, "id?": str})  # of the log
@@ -61,13 +60,12 @@ USE_THE_SAME = "use the same, or another --out_dir"
 class Run:
     """A training run's folder: find a checkpoint, then lock, log and save.
 
-    config: the run's settings. data: {"sha256", "tokenizer"} of the training
-    data. keep: how many checkpoints are kept. logger: of training/loggers.py,
-    or None. is_writer: True on one rank; the others write nothing. files: of
-    the tokenizer, copied into the folder.
+    data: {"sha256", "tokenizer"} of the training data. keep: how many
+    checkpoints stay. logger: of training/loggers.py, or None. is_writer: other
+    ranks write nothing. files: of the tokenizer, copied into the folder.
 
     A checkpoint's config also has `init_steps`, the trained_steps of the
-    --init_from source, and `changes`, an entry per resume with other settings:
+    --init_from source, and `changes`, one for each resume with other settings:
     {"step": 6, "settings": {"steps": [6, 12]}} for 12 steps instead of 6.
     """
 
@@ -96,9 +94,9 @@ class Run:
     def find_checkpoint(self, resume: bool, override: Set[str] = frozenset()) -> dict | None:
         """Return the content of the newest checkpoint, or None for a new run.
 
-        override: settings that may differ. Writes nothing. Raises InputError if
-        the folder contains another run, imported weights, or this run and
-        `resume` is False, and if the checkpoint is corrupt.
+        override: settings that may differ. Raises InputError if the folder
+        contains another run, imported weights, or a run and `resume` is False,
+        and if the checkpoint is corrupt.
         """
         paths = list_checkpoints(self.folder)
         if not resume and (paths or any((self.folder / x).exists() for x in (CONFIG, LOG))):
@@ -148,8 +146,8 @@ class Run:
     def start(self, device: torch.device, init_steps: int | None = None, **facts) -> None:
         """Lock the folder, write the config, and open the log with "start".
 
-        facts: further values of that record. Raises InputError if another
-        process trains in the folder, or if it cannot be written.
+        facts: further values of that record. Raises InputError if the folder is
+        locked or cannot be written.
         """
         if init_steps is not None:
             self.init_steps = init_steps
@@ -183,7 +181,7 @@ class Run:
         self._write("start", max(0, self.step), id=run_id, **facts, **provenance(device))
 
     def _truncate_log(self) -> list[dict]:
-        """Truncate the log to the checkpoint's step; return its valid records."""
+        """Truncate the log to the checkpoint's step; return its records."""
         path = self.folder / LOG
         if not path.exists():
             return []
@@ -193,7 +191,7 @@ class Run:
         return records
 
     def log(self, kind: str, step: int, **values) -> None:
-        """Append a record of numbers to the log, and send them to the logger."""
+        """Append numbers to the log, and send them to the logger."""
         if not self.is_writer:
             return
         self._write(kind, step, **values)
@@ -201,7 +199,7 @@ class Run:
             self.logger.log({f"{kind}/{name}": value for name, value in values.items()}, step)
 
     def log_sample(self, step: int, text: str) -> None:
-        """Append a text of the model to the log, and send it to the logger."""
+        """Append a text to the log, and send it to the logger."""
         self._write("sample", step, text=text)
         if self.logger:
             self.logger.log_text("sample", text, step)
@@ -213,8 +211,9 @@ class Run:
     def save(self, **checkpoint) -> None:
         """Write a checkpoint, then remove all but the newest `keep`.
 
-        checkpoint: all of CONTENT except format, config and data. Raises
-        InputError if it cannot be written; the earlier checkpoints then stay.
+        checkpoint: CONTENT without format, config and data. Raises InputError
+        if
+        it cannot be written; the earlier checkpoints then stay.
         """
         if not self.is_writer:
             return
@@ -252,12 +251,12 @@ class Run:
 
 
 def _identity(value):
-    """Return what two values of a setting are compared by: plugins by SHA-256."""
+    """Return what a setting is compared by: plugins by their SHA-256."""
     return sorted(value.values()) if isinstance(value, dict) else value
 
 
 def _shorten(value):
-    """Return the value of a setting; of plugins names and 12 digits of SHA-256."""
+    """Return the value of a setting, with 12 digits of a plugin's SHA-256."""
     if not isinstance(value, dict):
         return value
     return " ".join(f"{name} {sha256[:12]}" for name, sha256 in value.items())
@@ -296,9 +295,6 @@ def lock_folder(folder: Path) -> Callable[[], None]:
 
 
 def read_log(run: str | Path) -> list[dict]:
-    """Return the records of a run's log, without corrupt lines.
-
-    Raises InputError if the log cannot be read.
-    """
+    """Return the records of a run's log, without corrupt lines."""
     records = [x for x in read_json_lines(Path(run) / LOG) if find_mismatch(x, RECORD) is None]
     return [record for record in records if "loss" in record or record["kind"] not in LOSSES]

