@@ -5,29 +5,26 @@
 computes softmax(q k^T * scale + bias) v. `path` is the implementation:
 
     dense   The reference: bias and softmax in float32, in full rows. Chunks of
-            queries are recomputed in backward, so memory is O(chunk * S).
-            Encodings that act on full rows of logits have no other path.
+            queries are recomputed in backward, so memory is O(chunk * S). The
+            only path of encodings that act on full rows of logits.
     sdpa    PyTorch's scaled_dot_product_attention, with O(T) memory. A bias that
             is a short sum of products u_i * w_j is itself a dot product: u is
-            appended to the queries as extra columns and w to the keys. PyTorch
-            selects the backend; sdpa/flash, sdpa/cudnn and sdpa/efficient name
-            one, which is an error where it does not support the shapes.
+            appended to the queries as extra columns and w to the keys.
+            sdpa/flash, sdpa/cudnn and sdpa/efficient name PyTorch's backend,
+            an error where it does not support the shapes.
     masked  PyTorch's kernel with the bias as its attn_mask, without gradients, for
             sliding windows, padding, fixed shapes and small biases. On a GPU
             this rounds the bias to the dtype of q.
 
-Other modules add paths with `register_path`: attention_cpu adds "batched",
-triton_attention "triton", and triton_attention.flex "flex".
+`register_path` adds others: "batched" (attention_cpu), "triton" and "flex".
 
 Precision of the sdpa path in bf16, whose numbers near 700 are 4 apart: each
 appended number is split into two bf16 parts, and each product of parts except
 the smallest gets its own columns. A term that is constant along a row (w = 1)
 cancels in the softmax, but is kept in training, because the gradients of a
 row's logits do not sum to exactly zero. Without gradients its columns hold a
-third part, which long texts need.
-
-Remaining error: the fused kernel rounds the gradient of each token's S, and
-gates sum them (measured by `python bench.py attention`).
+third part, which long texts need. The kernel still rounds the gradient of each
+token's S, and gates sum them.
 
 Legend: B batch, H heads, T queries, S keys, D head dimension.
 """
@@ -64,7 +61,7 @@ GPU_CHUNK_FACTOR = 16
 class MaskSpec:
     """Mask specification: which keys each query attends to.
 
-    causal:         True: no key after the query.
+    causal:         no key after the query.
     window_size:    only keys nearer than this many tokens; None: all.
     lengths:        (B,) int64, tokens of each text, at least 1; the rest is
                     padding. Needs T = S. None: no padding.
@@ -104,9 +101,8 @@ class BiasInputs(NamedTuple):
 class Path:
     """An implementation of attention; each layer has one.
 
-    compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv) has the
-    arguments of `attend`.  check(encoding) raises InputError if it cannot
-    compute it here.
+    compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv): as `attend`.
+    check(encoding) raises InputError if the path cannot compute it here.
     fused: whether inference without a bias needs no mask.
     skips_tiles: whether it uses MaskSpec.skip_tolerance.
     fits(q, k, mask_spec): whether it computes a call, or else a general path.
@@ -127,7 +123,7 @@ def make_mask_spec(
     query_offset: int | Tensor | None = None,
     skip_tolerance: float = SKIP_TOLERANCE,
 ) -> MaskSpec:
-    """Return the mask specification of an encoding, within `window_size`."""
+    """Return the mask specification of an encoding; the smaller window counts."""
     sizes = [size for size in (encoding.window_size, window_size) if size is not None]
     smallest = min(sizes, default=None)
     return MaskSpec(encoding.causal, smallest, lengths, query_offset, skip_tolerance)
@@ -181,12 +177,11 @@ def attend(
     q (B, H, T, D), k (B, G, S, D), v (B, G, S, E) -> (B, H, T, E), dtype of q.
 
     G divides H: consecutive heads share keys and values. E is D, unless the
-    encoding changes the width of q and k. scale: factor of q k^T.
-    path: from `resolve_path` for whole texts without padding, else from
-    `select_path`. mask_spec: default: the encoding's; without gradients also a
-    smaller window_size or a tensor as query_offset. packed_qkv: (B, T, 3 C), of
-    which q, k and v are views; the Triton kernels return one gradient for it.
-    The arithmetic has the dtype of k and v (KV cache on a CPU).
+    encoding changes the width of q and k. path: from `resolve_path` for whole
+    texts without padding, else from `select_path`. mask_spec: None: the
+    encoding's. packed_qkv: (B, T, 3 C), of which q, k and v are views; the
+    Triton kernels return one gradient for it. The arithmetic has the dtype of k
+    and v (KV cache on a CPU).
     """
     if k.dtype != q.dtype:
         with torch.autocast(q.device.type, enabled=False):  # it would cast all of k and v
@@ -239,10 +234,7 @@ def dense(
     mask_spec: MaskSpec | None = None,
     packed_qkv: Tensor | None = None,
 ) -> Tensor:
-    """Compute attention by the reference implementation; arguments of `attend`.
-
-    The arithmetic is float32, or float64 for float64 inputs.
-    """
+    """Compute attention by the reference, in float32 or float64; as `attend`."""
     mask_spec = mask_spec or make_mask_spec(bias_inputs.encoding)
     k, v = repeat_heads(k, q.size(1)), repeat_heads(v, q.size(1))
     if mask_spec.query_offset is not None:
@@ -271,11 +263,7 @@ def _fused(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None, backend=None
 
 
 def _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec):
-    """Apply _dense_rows or _masked_rows to a few queries at a time.
-
-    Without gradients the last chunk goes first: it needs the most memory, which
-    the others reuse. Backward reverses the order.
-    """
+    """Apply _dense_rows or _masked_rows to a few queries at a time."""
     encoding = bias_inputs.encoding
     gradients = torch.is_grad_enabled()
     if encoding.distance_bias is not None and not gradients:
@@ -288,6 +276,7 @@ def _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec):
     chunks = list(_chunks(q, k, v, bias_inputs, mask_spec))
     if gradients:
         return torch.cat([compute_rows(*chunk, scale, spec) for chunk, spec in chunks], 2)
+    # The last chunk needs the most memory, which the others reuse.
     outputs = [compute_rows(*chunk, scale, spec) for chunk, spec in reversed(chunks)]
     return torch.cat(outputs[::-1], 2)
 
@@ -378,10 +367,8 @@ def bias_matrix(
 ) -> Tensor:
     """Return the bias of `queries` tokens from index `query_offset` on.
 
-    -> (B|1, H|1, T, S), dtype of the features, future keys included.
-
-    A bias of the distance is computed once per distance, or read from `table`
-    (H, all distances, ascending).
+    -> (B|1, H|1, T, S), dtype of the features, later keys included. A bias of
+    the distance is computed once for each, or read from `table` (H, distances).
     """
     encoding, q_features, k_features = bias_inputs
     h = torch.arange(heads, device=k_features[0].device)
@@ -461,10 +448,9 @@ def sdpa(
 ) -> Tensor:
     """Compute attention without a bias by the fused kernel.
 
-    q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E).
-    backend: None: PyTorch selects it. Without gradients others may compute what
-    it does not support, since the third parts of columns widen q. is_causal
-    aligns to the upper left corner, so fewer queries than keys need a mask.
+    q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E). backend:
+    None: PyTorch selects it. Without gradients others may compute what it does
+    not support, since the third parts of columns widen q.
     """
     if backend is not None:
         others = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -475,6 +461,7 @@ def sdpa(
     padding = mask_spec.lengths is not None
     if not padding and (q.size(2) == k.size(2) or not causal):
         return _scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+    # is_causal aligns to the upper left: fewer queries than keys need a mask.
     mask = attention_mask(q, k, mask_spec) if padding or q.size(2) > 1 else None
     return _scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
@@ -515,14 +502,10 @@ def sdpa_with_bias(
 
 
 def _append(x: Tensor, columns: list[Tensor], width: int) -> Tensor:
-    """Return x (B, H, T, D) with columns (B, H, T, N), then zeros, appended.
-
-    In memory it is (B, T, H, width) on a GPU, where flash attention's backward
-    would copy otherwise, and (B, H, T, width) on a CPU, where this is faster.
-    """
+    """Return x (B, H, T, D) with columns (B, H, T, N), then zeros, appended."""
     padding = width - sum(part.size(-1) for part in (x, *columns))
     parts = [x, *columns, x.new_zeros(*x.shape[:3], padding)]
-    if x.is_cuda:
+    if x.is_cuda:  # in memory (B, T, H, width): else flash attention's backward copies
         return torch.cat([part.transpose(1, 2) for part in parts], -1).transpose(1, 2)
     return torch.cat(parts, -1)
 
@@ -538,8 +521,8 @@ def _columns(
 ) -> list[tuple[Tensor, Tensor]]:
     """Return pairs of columns in `dtype` whose products add up to u * w.
 
-    Three parts have the precision of float32, two nearly so. Gradients flow
-    through the leading parts alone, whose partners add up to the other factor.
+    Gradients flow through the leading parts alone, whose partners add up to the
+    other factor.
     """
     u_parts = _split(u, dtype, parts)
     if w is None:
@@ -571,11 +554,10 @@ def register_path(path: Path) -> None:
 
 
 def resolve_path(name: str, encoding: Encoding, device_type: str = "cpu") -> Path:
-    """Return the path with this name, or the best one for "auto".
+    """Return the path with this name. Raises InputError if it is not possible here.
 
     "auto" is "sdpa" where the encoding allows it (on a CPU "batched"), else
-    "dense"; for training on a GPU see training/attention_path.py. Raise
-    InputError for a path that is unknown or not possible here.
+    "dense"; for training on a GPU see training/attention_path.py.
     """
     if name == "auto":
         path = _general_path(encoding)
@@ -637,7 +619,6 @@ def check_nothing(encoding: Encoding) -> None:
 
 
 DENSE = Path("dense", dense, check_nothing)
-# Without gradients; no layer's own path.
 MASKED = Path("masked", _masked, check_nothing)
 register_path(Path("sdpa", _fused, check_sdpa, fused=True))
 for _name, _backend in BACKENDS.items():

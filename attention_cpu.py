@@ -1,9 +1,8 @@
 """Attention on CPUs: batched matrix products, the attention path "batched".
 
-Importing this module registers the path, and `auto` takes it on a CPU where it
-would take "sdpa". It computes whole texts of at most BATCHED_TOKENS tokens,
-faster than PyTorch's fused kernel; "sdpa" computes longer texts and cached
-tokens.
+Importing this module registers the path, which `auto` takes on a CPU instead of
+"sdpa". It computes whole texts of at most BATCHED_TOKENS tokens, faster than
+PyTorch's fused kernel; "sdpa" computes longer texts and cached tokens.
 
 Legend: B batch, H heads, T tokens, D head dimension, N texts and heads, R
 products of the bias.
@@ -68,9 +67,8 @@ def batched_products(
 def _batched_attention(q, k, v, u, w, scale, causal, gradients, bias_learns):
     """Return softmax(q k^T * scale + u w^T) v, and weights for backward.
 
-    q, k (N, T, D), v (N, T, E) and u, w (N, T, R) -> (N, T, E) and all blocks'
-    weights in a row, empty without gradients. An operator: torch.compile would
-    unroll it.
+    q, k (N, T, D), v (N, T, E), u, w (N, T, R) -> (N, T, E) and all blocks'
+    weights, empty without gradients. torch.compile would unroll the loop.
     """
     y, saved = _batched_attention_fake(q, k, v, u, w, scale, causal, gradients, bias_learns)
     with torch.autocast("cpu", enabled=False):

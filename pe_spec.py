@@ -58,7 +58,7 @@ def build(
 ) -> ModuleList[Encoding]:
     """Return an encoding per layer; layers share equal parts of scope "model".
 
-    causal: False for an encoder. Raises InputError like `parse`.
+    causal: False for an encoder. Raises InputError as `parse`.
     """
     if isinstance(spec, str):
         spec = parse(spec, causal)
@@ -103,7 +103,7 @@ def layer_specs(spec: str) -> list[str]:
     """Return the --pe string of each layer of a pattern, or the string itself.
 
     "rope@3_nope@1": three layers of `rope`, then one of `nope`, repeated.
-    Raises InputError for other uses of "@".
+    InputError for other uses of "@".
     """
     if "@" not in spec:
         return [spec]

@@ -16,12 +16,11 @@
     window_size       attention mask (sliding window)                  window
 
 The dense path, the KV cache, long contexts in chunks and bias plots need only
-`bias`; three optional hooks of `Encoding` are faster.
-Tutorial: docs/adding_an_encoding.md.
+`bias`. Tutorial: docs/adding_an_encoding.md.
 
 Legend: B batch, H heads, T queries, S keys, D head dimension, C width, L
-training length (block_size); query position i, key position j, distance d = i - j.
-Formulas are for decoders; in an encoder d is |i - j| and S_i - S_j is -|S_i - S_j|.
+training length (block_size); query position i, key position j, d = i - j.
+Formulas are for decoders; in an encoder d is |i - j|, S_i - S_j -|S_i - S_j|.
 """
 
 import inspect
@@ -58,18 +57,17 @@ class Encoding(nn.Module):
         Products u_i w_j add up to the bias. u: (B|1, H|1, T), w: (B|1, H|1, S)
         float32, or with a fourth dimension for several products; w = None means
         ones. Parameters of all heads: self.r[None, :, None].
-    triton_bias(q_features, k_features, h) -> (kind, tensors by name), h: (H,).
+    triton_bias(q_features, k_features, h) -> (kind, tensors by name), h: (H,)
         The bias as one of the kinds in triton_attention/bias.py.
-    distance_bias(d, h) -> bias, elementwise over d and h: (H, 1, 1) or (H, 1).
+    distance_bias(d, h) -> bias, elementwise over d and h: (H, 1, 1) or (H, 1)
         d: float32, negative only if bidirectional. Only in a DistanceBias.
     logits_transform(logits, bias, q, k, scale, d, mask, q_features, k_features)
         -> (B, H, T, S), added to logits + bias. logits: q k^T * scale; bias:
         (B|1, H|1, T|1, S|1), zeros if there is none; q: (B, H, T, D) and k:
         (B, H, S, D), after `rotate`; d: (T, S) int64; mask: (T, S) bool, True
         where a query attends to a key; others must not affect the result.
-        No fused kernel provides full rows.
     start_at_zero_() makes the bias nearly 0, to add it to a trained model.
-    sink() -> (H,), a logit of no token in each row's softmax: weights sum to less than 1.
+    sink() -> (H,), a logit of no token in each row's softmax.
     """
 
     names: tuple[str, ...] = ()  # --pe names
@@ -119,8 +117,7 @@ class Encoding(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return q, k (B, H, T, D) at pos (T,), transformed; same dtypes.
 
-        With `changes_width` both have another width than D. Keys that heads
-        share are repeated first, unless `rotates_heads_alike`.
+        Keys that heads share are repeated first, unless `rotates_heads_alike`.
         """
         return q, k
 
@@ -129,7 +126,7 @@ class Encoding(nn.Module):
 
         Each is (B|1, H|1, T), or (B|1, H|1, T, N) for N numbers each.
 
-        x: (B, T, C) float32 or float64, the layer's normalized input; pos: (T,) int64.
+        x: (B, T, C) float32 or float64, the layer's normalized input.
         previous: key features of the preceding token, each (B|1, H|1, 1), when
         x continues a sequence (KV cache). Add it to cumulative sums
         (`running_sum`). Query features that are equal for all tokens may have T
@@ -175,8 +172,8 @@ class WeightedDecay(Encoding):
 
     def factors(self, q_features, k_features):
         (s_i, g_i), (s_j,) = q_features, k_features
-        # Centering S halves its rounding error in bf16. The center is not
-        # detached, so that the gradient of S sums to zero, as the exact one.
+        # Centered: half the rounding error in bf16. Not detached: the gradient
+        # of S sums to zero, as the exact one.
         center = s_i[..., s_i.size(-1) // 2, None]
         return (g_i * (s_i - center), None), (-g_i, s_j - center)
 
@@ -440,7 +437,7 @@ class RoPE(Encoding):
 class Learnable(Encoding):
     """x + P[pos], P a learnable table with L rows.
 
-    GPT-2's own: P ~ N(0, 0.02). Longer sequences raise an error; tables print "—".
+    GPT-2's own: P ~ N(0, 0.02). Longer sequences raise an error.
     Source: Radford et al. 2019 (GPT-2)
     """
 
@@ -514,10 +511,7 @@ def sinusoids(pos: Tensor, width: int) -> Tensor:
 
 
 def running_sum(x: Tensor) -> Tensor:
-    """Return x.cumsum(-1), by PyTorch's own kernel even in compiled code.
-
-    torch.compile's is not deterministic on GPUs, and in torch 2.11 may fail.
-    """
+    """Return x.cumsum(-1) by PyTorch's kernel; a compiled one is not deterministic."""
     return torch.ops.posenc.running_sum(x) if x.size(-1) > 1 else x
 
 

@@ -64,10 +64,10 @@ class YaRN(PositionInterpolation):
 
     Pairs with at least 32 rotations within the training length are unchanged,
     pairs with less than one are interpolated by `factor`, pairs in between use
-    a mean of both frequencies. Weights are linear in the number of rotations,
-    as the paper prints, or, with ramp=released, in the pair's index, between
-    whole indices, as in the authors' code and in transformers. Set `length` if
-    the training length to scale from is not that of this run.
+    a mean of both, with weights linear in the number of rotations, as the paper
+    prints, or, with ramp=released, in the pair's index, between whole indices,
+    as in the authors' code and in transformers. `length`: the training length
+    to scale from, if it is not that of this run.
     Source: Peng et al. 2024 (YaRN), sections 3.2 and 3.4
     """
 
@@ -118,10 +118,9 @@ class YaRN(PositionInterpolation):
 class Llama3(PositionInterpolation):
     """`rope` whose slow pairs are interpolated by `factor`, as in Llama 3.1.
 
-    Pairs with at least 4 rotations within the training length are unchanged,
-    pairs with at most one are interpolated, pairs in between use a mean of both
-    frequencies, linear in the number of rotations. Set `length` if the training
-    length to scale from is not that of this run.
+    As `yarn`, with at least 4 rotations for unchanged pairs and without its
+    factor of queries and keys. `length`: the training length to scale from, if
+    it is not that of this run.
     Source: transformers' rope_type "llama3" with low_freq_factor 1 and high_freq_factor 4
     """
 

@@ -15,8 +15,8 @@ from posenc import Encoding
 class LogN(Encoding):
     """Multiplies queries by log n / log L, n the number of keys that the query attends to.
 
-    Combines with all encodings, as in `rope+logn`. The division by log L is
-    ours: logits have their usual size at the training length.
+    The division by log L is ours: logits have their usual size at the training
+    length. Combines with all encodings, as in `rope+logn`.
     Source: Chiang & Cholak 2022
     """
 

@@ -10,8 +10,8 @@ Importing this package registers the path; its first use imports Triton:
     kernels        the Triton kernels
     flex           PyTorch's FlexAttention: the attention path "flex", for training
 
-Without a GPU the kernels run, slowly, in Triton's interpreter: set
-TRITON_INTERPRET=1 before Triton is imported.
+Without a GPU the kernels run, slowly, in Triton's interpreter, if
+TRITON_INTERPRET=1 is set.
 """
 
 import torch

@@ -8,10 +8,9 @@ For a query at position i and a key at position j, with d = i - j:
     distance          b = r_h[d], a table per head: t5, t5-clip, kerple and other functions of d
     piecewise-linear  b = f_h(r[d] g_i), f_h piecewise linear: fire (a ReLU network of one input)
 
-S and g are float32, and S_i - S_j is taken before anything is rounded.
-
-In bidirectional attention S_i - S_j becomes -|S_i - S_j|, a table has entries
-for both signs of d, and a piecewise-linear bias uses g_max(i, j).
+S_i - S_j is taken before anything is rounded. In bidirectional attention it
+becomes -|S_i - S_j|, a table has entries for both signs of d, and a
+piecewise-linear bias uses g_max(i, j).
 """
 
 from dataclasses import dataclass
@@ -29,15 +28,14 @@ KINDS = ("none", "decay", "log-decay", "distance", "piecewise-linear")
 class Bias:
     """The bias of all heads, in float32; only ends of pieces get no gradients.
 
-    s_i: (B|1, H|1, T), s_j: (B|1, H|1, S), S of queries and keys, for decays.
+    s_i: (B|1, H|1, T), s_j: (B|1, H|1, S), for decays.
     g: (B|1, H|1, T|1), for decays and piecewise-linear.
     table: (H|1, N), for distance and piecewise-linear. If causal, N >= S and
         entries start at distance 0; else N = 2 S - 1 and at -(S - 1).
     pieces: (H, 3, K), for piecewise-linear, K a power of 2: the K - 1 ascending
-        ends of the pieces, then infinity; slopes; intercepts.
-
-    For piecewise-linear, g and the table are >= 0, g never increases with the
-    position, and the table is even in d and never decreases with |d|.
+        ends of the pieces, then infinity; slopes; intercepts. g and the table
+        are >= 0 then, g never increases with the position, and the table is
+        even in d and never decreases with |d|.
     """
 
     kind: str = "none"

@@ -25,8 +25,7 @@ def check(encoding: Encoding) -> None:
             f"the flex attention path cannot compute {type(encoding).__name__}, because it acts on "
             "full rows of logits: use auto or dense"
         )
-    # The block mask is a constant for torch.compile. A decorator would import
-    # the compiler, which takes seconds.
+    # A decorator would import the compiler, which takes seconds.
     torch.compiler.assume_constant_result(_block_mask)
 
 

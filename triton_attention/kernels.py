@@ -10,14 +10,11 @@ and stores y and lse. Backward recomputes the weights p_ij = exp(z_ij - lse_i):
     attention_backward_columns    walks along columns: dk, dv, dS_j
     attention_backward_distances  walks along diagonals: tables and pieces
 
-Nothing has the shape (T, T). Without atomics, results are deterministic.
-
-To keep the inner loops short, tiles in which every query attends to every key
-run first, without masks; exponentials, logarithms, LSE and biases have base 2,
-as the hardware; and numbers without a gradient cost no time.
-
-Exact gradients of a row's logits sum to zero, so in a causal decay bias S_i
-gets no gradient from its row.
+Nothing has the shape (T, T). Without atomics, results are deterministic. Tiles
+in which every query attends to every key run first, without masks.
+Exponentials, logarithms, LSE and biases have base 2, as the hardware. Exact
+gradients of a row's logits sum to zero, so in a causal decay bias S_i gets no
+gradient from its row.
 
 B: sequences; H: heads; T: queries, the last of the S keys; D: head dimension;
 M, N: queries and keys of a tile. t: index of a query among queries; i, j:
@@ -55,8 +52,7 @@ def _bias_tile(
 
     i, s_i, g: (M, 1) or (1, M). j, s_j: (1, N) or (N, 1). x is S_i - S_j, or
     the table's entry of the distance. A bidirectional piecewise-linear bias
-    passes the keys' g as s_j. Only kinds with a g have f' and x. masked: b is
-    -inf where a query must not attend to a key.
+    passes the keys' g as s_j. masked: b is -inf where a query attends not.
     """
     x = 0.0
     b = 0.0
@@ -101,8 +97,7 @@ def _piece_range(
     """Return the first and the last piece that a tile needs.
 
     t, i: index and position of the tile's first query. j: position of its first
-    key. The tile's corners have the extremes of g x, because the table never
-    decreases with the distance and g never increases.
+    key. The tile's corners have the extremes of g x.
     """
     if kind != PIECEWISE_LINEAR:
         return 0, 0
@@ -149,10 +144,7 @@ def _evaluate_pieces(r, pieces, first_piece, last_piece, NUM_PIECES: tl.constexp
 
 @triton.jit
 def _load_tile(x, rows, count, stride, channels, D: tl.constexpr, all_inside: tl.constexpr = False):
-    """Load rows of a matrix (count, D), zeros past its ends.
-
-    all_inside: every row exists, so full rows are loaded without a mask.
-    """
+    """Load rows of a matrix (count, D), zeros past its ends."""
     if all_inside and channels.shape[0] == D:
         return tl.load(x + rows.to(tl.int64)[:, None] * stride + channels[None, :])
     inside = rows[:, None] < count
@@ -203,8 +195,7 @@ def _load_vector(x, indices, count, stride, used: tl.constexpr, all_inside: tl.c
 def _partial_sums(x, M: tl.constexpr, N: tl.constexpr):
     """Return the sums over the columns n of (M, N) with equal n % 8: (M, 8).
 
-    In the layout of matrix products one thread has all columns of such a sum,
-    so loops need no communication between threads.
+    One thread has all columns of such a sum, in the layout of matrix products.
     """
     return tl.sum(tl.reshape(x, (M, N // 8, 8)), 1)
 
@@ -321,9 +312,8 @@ def attention_backward_rows(
 
     DY: (B, H, T, D), gradient of the output. DQ: output, in memory (B, T, H, D)
     or a third of (B, T, 3, H, D): grad_t is its stride from one token to the
-    next. DS_I, DG: outputs (B, H, T), f32, written if the kind of bias has such
-    gradients and s_learns, g_learns.
-    DELTA: output (B, H, T), f32: sum_j p_ij (dy_i v_j), for other kernels.
+    next. DS_I, DG: outputs (B, H, T), f32. DELTA: output (B, H, T), f32:
+    sum_j p_ij (dy_i v_j), for other kernels.
 
     delta is dy y if y is exact; then the gradients of a row's logits sum to
     zero. If y is rounded they do not, and the residue would add up along
@@ -431,11 +421,8 @@ def attention_backward_columns(
     DK, DV: outputs, in memory (B, S, H, D) or thirds of (B, S, 3, H, D), with a
     stride of grad_t from one token to the next. DS_J: output (B, H, S), f32;
     for a bidirectional piecewise-linear bias it is dg, to which this adds
-    gradients of later keys.
-    SKIP_QUERIES: queries of the tiles of KEPT_TILES.
-
-    Tiles are transposed, (N, M): products of tiles are the next left factors as
-    they are, in registers.
+    gradients of later keys. SKIP_QUERIES: queries of the tiles of KEPT_TILES.
+    Tiles are transposed, (N, M): products are the next left factors.
     """
     batch, head = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
     j = tl.program_id(0) * N + tl.arange(0, N)

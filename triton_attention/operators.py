@@ -1,7 +1,6 @@
 """PyTorch operators of the Triton kernels: posenc::attention and its backward.
 
-They have fakes and autograd, so torch.compile traces them without a graph
-break. `interface.fused_attention` checks the arguments.
+`interface.fused_attention` checks the arguments.
 
 Arguments, as tensors without data where a kind of bias does not use them:
 
@@ -54,9 +53,8 @@ def _attention_fake(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, caus
 
 
 def _attention_backward(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, *settings):
-    """Return the gradients of q, k, v, s_i, g, s_j, table and pieces.
+    """Return the gradients of q, k, v, s_i, g, s_j, table and pieces, or empty ones.
 
-    Those that do not exist are empty; those of s_i, g and s_j are expanded.
     settings end with s_learns, g_learns and table_learns (of table or pieces).
     """
     inputs = q, k, v, s_i, g, s_j, table, pieces

@@ -1,12 +1,10 @@
 """Tile skipping: which tiles of keys cannot matter to a tile of queries.
 
-A bias that decays makes distant keys negligible. The kernels skip tiles of keys
-from the left, and in bidirectional attention also from the right, that together
-hold at most `skip_tolerance` of every row's weight.
-
-The proof needs no logits: a weight is at most exp(|q| |k| scale + the largest
-bias in the tile), and the sum of a row is at least the weight of the query's
-own key, whose bias is 0.
+The kernels skip tiles of keys from the left, and in bidirectional attention
+also from the right, that together hold at most `skip_tolerance` of every row's
+weight. The proof needs no logits: a weight is at most exp(|q| |k| scale + the
+largest bias in the tile), and the sum of a row is at least the weight of the
+query's own key, whose bias is 0.
 """
 
 import torch
@@ -39,7 +37,6 @@ def skipped_fraction(
     kept = kept_tiles(q, k, bias.kind, s_i, g, s_j, scale, causal, skip_tolerance)
     kept = kept.double().mean((1, 2))  # (1 or 2, tiles of queries)
     if causal:
-        # A tile of queries attends to the keys up to its last query.
         last_keys = (torch.arange(kept.size(-1), device=q.device) + 1) * M + S - T
         all_tiles = (last_keys.clamp(max=S) / N).ceil()
         read = all_tiles - kept[0]
@@ -63,8 +60,8 @@ def kept_tiles(
 ) -> Tensor:
     """Return which tiles of keys each tile of queries has to read.
 
-    Others hold at most `tolerance` of every row's weight; in bidirectional
-    attention half of it on each side.
+    Others hold at most `tolerance` of every row's weight; half of it on each
+    side if not causal.
 
     q: (B, H, T, D). k: (B, G, S, D). kind: decay or log-decay. s_i, g: (B, H,
     T). s_j: (B, H, S). Returns (1 or 2, B, H, tiles of queries), int32: the
