@@ -1,9 +1,8 @@
-"""Columns of result tables: records of evaluations, grouped by encoding and merged over seeds.
+"""Columns of result tables: records grouped by encoding, merged over seeds.
 
-A record of eval_*.py or retrieval.evaluate is one checkpoint's result on one data
-set: record["lengths"] maps context lengths (distances, for recall) to entries, or
-to None where the encoding does not support the length. Records that differ only in
-their seed become one column.
+A record of eval_*.py or retrieval.evaluate is one checkpoint's result on one
+data set: record["lengths"] maps context lengths (distances, for recall) to
+entries, or to None where the encoding does not support the length.
 """
 
 import json
@@ -42,7 +41,7 @@ class Column:
     key: str
     """key of the value in an entry of record["lengths"], e.g. "perplexity" """
     may_differ: tuple[str, ...] = ()
-    """settings that were tuned for each run, or are the subject of the comparison"""
+    """settings tuned for each run, or the subject of the comparison"""
 
     @property
     def trained_at(self) -> int:
@@ -50,7 +49,7 @@ class Column:
         return self.records[0]["block_size"]
 
     def differing(self, other: "Column", *ignored: str) -> list[str]:
-        """Return the settings in which two columns differ, without those that may differ."""
+        """Return the settings in which two columns differ, except `ignored`."""
         if self is other:
             return []
         names = differing_settings([self.records[0], other.records[0]])
@@ -63,7 +62,8 @@ class Column:
     def values(self, length: float) -> list[float]:
         """Return one value per seed at this length, or [] if any seed has none.
 
-        A mean over fewer seeds than at other lengths would mislead. Fractional lengths have none.
+        A mean over fewer seeds would mislead. Fractional lengths have no
+        values.
         """
         if length != int(length):
             return []
@@ -71,12 +71,12 @@ class Column:
         return [entry[self.key] for entry in entries] if all(entries) else []
 
     def entries_by_seed(self, length: int) -> dict[int | None, dict]:
-        """Return {seed: entry} of the seeds that were evaluated at this length."""
+        """Return {seed: entry} of the seeds evaluated at this length."""
         entries = {each.get("seed"): each["lengths"].get(str(length)) for each in self.records}
         return {seed: entry for seed, entry in entries.items() if entry}
 
     def values_by_seed(self, length: int) -> dict[int | None, float]:
-        """Return {seed: value} of the seeds that were evaluated at this length."""
+        """Return {seed: value} of the seeds evaluated at this length."""
         entries = self.entries_by_seed(length)
         return {seed: entry[self.key] for seed, entry in entries.items()}
 
@@ -86,9 +86,9 @@ class Column:
         return statistics.mean(values) if values else None
 
     def error(self, length: int) -> float | None:
-        """Return the standard deviation over seeds; of one seed: the recorded error over the text.
+        """Return the standard deviation over seeds, or None if unknown.
 
-        None if it is unknown.
+        Of one seed: the recorded error over the text.
         """
         if len(self.records) > 1:
             return standard_deviation(self.values(length))
@@ -101,9 +101,10 @@ class Column:
 def entry_pairs(
     first: Column, first_length: int, second: Column, second_length: int
 ) -> list[tuple[dict, dict]]:
-    """Return the entries of two columns, or of two lengths of a column, that are to be compared.
+    """Return the entries to compare of two columns, or of two lengths of one.
 
-    One pair for each seed that both have. Columns that share no seed are paired in order.
+    One pair for each seed that both have. Columns without a shared seed are
+    paired in order.
     """
     ours, theirs = first.entries_by_seed(first_length), second.entries_by_seed(second_length)
     shared = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
@@ -111,17 +112,17 @@ def entry_pairs(
 
 
 def dataset_of(record: dict) -> str:
-    """Return the data set of a record, whatever its tokens are: "fineweb-edu"."""
+    """Return the data set of a record without its tokens: "fineweb-edu"."""
     return record["data"]["dataset"].removesuffix("-bytes")
 
 
 def make_columns(records: list[dict], key: str, may_differ: tuple[str, ...] = ()) -> list[Column]:
-    """Return the columns of a table, in order; key: of the value, in an entry of a record.
+    """Return the columns of a table, in order; key: of the value in an entry.
 
-    A label is the encoding, plus model size, training length and KV cache window
-    where columns of the encoding differ in them, and settings, as in a sweep. If
-    that does not tell two runs apart, the run's name replaces the encoding, and if
-    those are equal too, the folder's name is put in front.
+    A label is the encoding, plus what differs between its columns: model size,
+    training length, KV cache window, settings. If runs still share a label, the
+    run's name replaces the encoding; if those are equal too, the folder's name
+    is put in front.
     """
     groups = [*_group(in_order(records), setup_of).values()]
     setups = [group[0] for group in groups]
@@ -144,10 +145,7 @@ def make_columns(records: list[dict], key: str, may_differ: tuple[str, ...] = ()
 
 
 def _label_suffix(record: dict, records: list[dict]) -> tuple[str, str]:
-    """Return what follows the encoding in a label: of the model, and settings without defaults.
-
-    records: one of each column.
-    """
+    """Return a label's end: model, settings; records: one per column."""
     same = [other for other in records if other["pe"] == record["pe"]]
     size, block_size, window = (record.get(name) for name in LABEL_KEYS[1:])
     parts = []
@@ -165,7 +163,7 @@ def _label_suffix(record: dict, records: list[dict]) -> tuple[str, str]:
 
 
 def setup_of(record: dict) -> tuple:
-    """Return what all seeds of a column share: the values of LABEL_KEYS, and the recipe as JSON."""
+    """Return what a column's seeds share: LABEL_KEYS and recipe (JSON)."""
     recipe = {name: record.get(name) for name in RECIPE_KEYS}
     recipe["plugins"] = sorted((record.get("plugin") or {}).values())  # SHA-256 of the files
     labels = (record.get(name) for name in LABEL_KEYS)
@@ -173,10 +171,10 @@ def setup_of(record: dict) -> tuple:
 
 
 def differing_settings(records: list[dict]) -> list[str]:
-    """Return the names of the settings of training in which records differ.
+    """Return the training settings that differ, except encoding and seed.
 
-    Encoding and seed are not among them. Records without settings agree with all. If all runs have
-    0 steps, with the weights of others, no setting has had an effect.
+    Records without settings agree with all. If all runs have 0 steps, with the
+    weights of others, no setting has had an effect.
     """
     known = [training_of(record) for record in records if record.get("settings") is not None]
     names = sorted({name for training in known for name in training})
@@ -186,13 +184,16 @@ def differing_settings(records: list[dict]) -> list[str]:
 
 
 def training_of(record: dict) -> dict:
-    """Return what a record's run was trained with, without encoding and seed."""
+    """Return a run's training settings, without encoding and seed."""
     others = {name: record.get(name) for name in TRAINING_KEYS}
     return RECORD_DEFAULTS | record["settings"] | others
 
 
 def read_may_differ(text: str, records: Collection[dict]) -> tuple[str, ...]:
-    """Return the settings of --may_differ. Raises InputError for one that no record has."""
+    """Return the settings of --may_differ.
+
+    Raises InputError for one that no record has.
+    """
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     recorded = {name for each in records if each.get("settings") for name in training_of(each)}
     known = recorded | MAY_CHANGE_ON_RESUME  # records lack these, which change no result
@@ -204,10 +205,9 @@ def read_may_differ(text: str, records: Collection[dict]) -> tuple[str, ...]:
 def describe_differences(
     columns: list[Column], may_differ: tuple[str, ...], by_model: bool = False
 ) -> tuple[str, str]:
-    """Return a warning about settings that prevent comparisons, and a sentence on the others.
+    """Return a warning on settings that prevent comparisons; a note on others.
 
-    by_model: runs of different sizes and training lengths are not compared with each
-    other.
+    by_model: do not compare runs of different sizes and training lengths.
     """
     first = [column.records[0] for column in columns]
     models = _group(first, lambda each: by_model and (each.get("size"), each["block_size"]))
@@ -226,7 +226,7 @@ def describe_differences(
 
 
 def describe_settings(columns: list[Column], names: list[str]) -> str:
-    """Return the values of settings, each with its columns: "lr: 0.004 (cable), 0.008 (rope)".
+    """Return settings with their columns: "lr: 0.004 (cable), 0.008 (rope)".
 
     Of many columns, those with the most frequent value are not listed.
     """
@@ -247,7 +247,7 @@ def describe_settings(columns: list[Column], names: list[str]) -> str:
 
 
 def describe_models(columns: list[Column]) -> str:
-    """Return data, model size, training length and seeds: the title of a figure."""
+    """Return a figure's title: data, model size, training length and seeds."""
     records = [record for column in columns for record in column.records]
     data = records[0]["data"]
     sizes = sorted({record.get("size") or "custom" for record in records})
@@ -263,7 +263,7 @@ def describe_models(columns: list[Column]) -> str:
 
 
 def record_labels(records: list[dict]) -> list[str]:
-    """Return a label for each record: its column's, or its run's name if it shares the column."""
+    """Return each record's label: its column's, or the run's name if shared."""
     labels = {}
     for column in make_columns(records, key=""):
         for record in column.records:
@@ -282,7 +282,7 @@ def in_order(records: list[dict]) -> list[dict]:
 
 
 def sort_key(pe: str) -> tuple[int, list]:
-    """Return the sort key of an encoding: the paper's order, then names with numbers by value."""
+    """Return the sort key of an encoding: the paper's order, then by name."""
     words = re.split(r"(-?\d+)", pe)  # every second one is a number
     parts = [int(word) if index % 2 else word for index, word in enumerate(words)]
     rank = PAPER_ORDER.index(pe) if pe in PAPER_ORDER else len(PAPER_ORDER)
@@ -290,9 +290,9 @@ def sort_key(pe: str) -> tuple[int, list]:
 
 
 def group_by_protocol(records: list[dict]) -> list[list[dict]]:
-    """Return the records that one table can hold: equal data, protocol and metric; in order.
+    """Return groups of records with equal data, protocol and metric; in order.
 
-    At each length, the values of such a group are of the same text.
+    At each length, all values of a group are of the same text.
     """
 
     def question(record):
@@ -303,7 +303,7 @@ def group_by_protocol(records: list[dict]) -> list[list[dict]]:
 
 
 def differing_texts(records: list[dict]) -> list[str]:
-    """Return the names of data sets whose records differ in text, protocol or shortest length."""
+    """Return data sets that differ in text, protocol or shortest length."""
     names = []
     for name, group in _group(records, lambda record: record["data"]["dataset"]).items():
         shortest = {min(map(int, record["lengths"])) for record in group}

@@ -1,10 +1,10 @@
-"""Table of all positional encodings, generated from the registry and the docstrings.
+"""Table of all positional encodings, from the registry and docstrings.
 
     python -m reporting.encoding_table            # print it
     python -m reporting.encoding_table --write    # update docs/encodings.md
 
-The first line of a class docstring is the formula, the line "Source: ..." the source. Everything
-else is read from the classes and from an instance of each.
+The first line of a class docstring is the formula, the line "Source: ..." the
+source. The rest is read from the classes and their instances.
 """
 
 import contextlib
@@ -60,14 +60,14 @@ def main(argv=None):
 
 
 def insert_table(page: str) -> str:
-    """Return the text of a page with the current table between the two marker comments."""
+    """Return a page with the current table between its two marker comments."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
 
 
 def encodings() -> list[type[posenc.Encoding]]:
-    """Return the classes of the repository with --pe names, in source order."""
+    """Return the repository's classes with --pe names, in source order."""
     classes = dict.fromkeys(posenc.ENCODINGS.values())
     ours = ("posenc", "more_encodings")
     return [cls for cls in classes if cls.__module__.split(".")[0] in ours]
@@ -82,7 +82,7 @@ def table() -> str:
 
 
 def row(cls: type[posenc.Encoding]) -> dict[str, str]:
-    """Return the cells of one encoding by the names of their columns."""
+    """Return the cells of one encoding by column."""
     encoding = instance(cls)
     formula, source = read_docstring(cls)
     return {
@@ -122,7 +122,7 @@ def places(encoding: posenc.Encoding) -> list[str]:
 
 
 def paths(cls: type[posenc.Encoding]) -> list[str]:
-    """Return the fused attention paths that can compute an encoding, alone, in both directions."""
+    """Return the fused paths of an encoding; "(decoder)": if causal only."""
     directions = [True, False] if cls.supports_bidirectional else [True]
     found = {}
     for causal in directions:

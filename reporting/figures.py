@@ -1,7 +1,6 @@
-"""Line plots by length, position, step or model size; and a scatter plot of scores.
+"""Line plots by length, position, step or model size; scatter plot of scores.
 
-Plot functions take the data and a binary file, to which they write a PNG. reporting/style.py has
-the colors and the labels.
+Plot functions write a PNG to a binary file.
 """
 
 import math
@@ -44,7 +43,7 @@ class Line:
     """height of the error band below and above each point; NaN: no band"""
 
     def add(self, x: float, y: float, below: float | None = None, above: float | None = None):
-        """Add a point with its errors; None: no error, or the same above as below."""
+        """Add a point with its errors; None: no error, or above as below."""
         below = math.nan if below is None else below
         self.points.append((x, y))
         self.errors.append((below, below if above is None else above))
@@ -58,10 +57,10 @@ def by_length(
     x_label: str = "context (tokens)",
     close_up: bool = False,
 ) -> None:
-    """Plot the mean of each column against context length, with error bands.
+    """Plot each column's mean against context length, with error bands.
 
-    close_up: adds a second panel with the lines close to the lowest, if others
-    are far above.
+    close_up: adds a panel of the lines close to the lowest, if others are far
+    above.
     """
     lengths = all_lengths(columns)
     lines = []
@@ -81,14 +80,14 @@ def by_length(
 
 
 def draw_columns(columns: list[Column], file, note: str, panels, x_label: str, *scale, **options):
-    """Draw lines of columns, with the models in the title, and their training lengths."""
+    """Draw lines of columns, with models in the title, and training lengths."""
     title = f"{describe_models(columns)}\n{note}".strip()
     trained_at = {column.trained_at for column in columns}
     draw_lines(file, title, panels, x_label, *scale, trained_at=trained_at, **options)
 
 
 def _close_to_lowest(lines: list[Line], lengths: int) -> list[Line]:
-    """Return the lines, without points where they are not close to the lowest everywhere."""
+    """Return lines; any not close to the lowest everywhere has no points."""
     lowest = {}
     for x, y in (point for line in lines for point in line.points):
         lowest[x] = min(y, lowest.get(x, y))
@@ -101,11 +100,11 @@ def _close_to_lowest(lines: list[Line], lengths: int) -> list[Line]:
 
 
 def by_position(columns: list[Column], file) -> None:
-    """Plot the perplexity of each column against the position in its longest window.
+    """Plot perplexity against the position in each column's longest window.
 
     Seeds are averaged. Positions are averaged over half powers of two, with the
-    standard error over what was averaged. A label names the longest window if it
-    is shorter than the other columns', because its text differs.
+    standard error. A label names the longest window if it is shorter than the
+    others', because its text differs.
     """
     longest = {column.label: max(map(_longest_length, column.records)) for column in columns}
     lines = []
@@ -126,7 +125,7 @@ def _longest_length(record: dict) -> int:
 
 
 def _add_perplexities(line: Line, records: list[dict]) -> None:
-    """Add perplexities by position in the longest windows of a column's records."""
+    """Add a column's perplexities by position in the longest windows."""
     groups = {}  # half power of two -> [(tokens, middle position, mean loss)] of its stretches
     for record in records:
         length = _longest_length(record)
@@ -149,10 +148,10 @@ def _add_perplexities(line: Line, records: list[dict]) -> None:
 
 
 def cumulative_gradient(columns: list[Column], file) -> None:
-    """Plot the fraction of the gradient that is further back than n tokens, against n.
+    """Plot the fraction of the gradient further back than n tokens, against n.
 
-    Each column at its longest context. Receptive fields end where a line crosses
-    the dotted one.
+    Each column at its longest context. Receptive fields end where a line
+    crosses the dotted one.
     """
     lines = []
     for column in columns:
@@ -166,9 +165,9 @@ def cumulative_gradient(columns: list[Column], file) -> None:
 
 
 def gradient_further_back(records: list[dict]) -> Points:
-    """Return (n, fraction beyond the last n tokens) at the longest context, mean over seeds.
+    """Return (n, fraction beyond the last n tokens), mean over seeds.
 
-    The result has the n that all seeds have.
+    At the longest context, for the n that all seeds have.
     """
     longest = str(max(map(_longest_length, records)))
     entries = [record["lengths"].get(longest) for record in records]
@@ -184,8 +183,8 @@ def gradient_further_back(records: list[dict]) -> Points:
 def speeds(result: dict, file) -> None:
     """Plot throughput and memory of a benchmark of bench.py against context.
 
-    The dense path is only in the table. The band of a throughput has the middle
-    half of the rounds.
+    The dense path is only in the table. A throughput's band is the middle half
+    of its rounds.
     """
     lines = {}
     for context, name, entry in cases(result):
@@ -213,10 +212,11 @@ def scatter(
     title: str = "",
     highlighted: tuple[str, ...] = (),
 ) -> None:
-    """Plot one point per (encoding, x, y), with intervals as error bars, on logarithmic axes.
+    """Plot (encoding, x, y) with intervals as error bars, on logarithmic axes.
 
-    Values of x above WIDEST times the lowest are drawn there, as triangles, and printed with the
-    label. Values of y below FLOOR are drawn there, as triangles. highlighted: drawn larger.
+    Values of x above WIDEST times the lowest are drawn there as triangles, and
+    printed with the label. Values of y below FLOOR are drawn there as
+    triangles. highlighted: drawn larger.
     """
     limit = WIDEST * min(x.estimate for _, x, _ in points)
     figure = style.new_figure(5)
@@ -248,7 +248,7 @@ def scatter(
 def error_bar(
     interval: Interval, drawn: float, lowest: float = 0, highest: float = math.inf
 ) -> tuple[float, float]:
-    """Return the lengths of the bar below and above a point, within limits; NaN: no bar."""
+    """Return a bar's lengths below and above, within limits; NaN: no bar."""
     if interval.low is None or interval.high is None:
         return math.nan, math.nan
     low = min(max(interval.low, lowest), drawn)
@@ -268,9 +268,9 @@ def draw_lines(
     level: float | None = None,
     trained_at: Iterable[float] = (),
 ) -> None:
-    """Draw panels, one below the other: (label of the y axis, lines).
+    """Draw panels (label of the y axis, lines), one below the other.
 
-    level, trained_at: dotted lines at this height and at these training lengths.
+    level, trained_at: dotted lines at this height and at these lengths.
     """
     heights = [max(3.6, 1 + style.LABEL_HEIGHT * len(lines)) for _, lines in panels]
     figure = style.new_figure(sum(heights) + 0.5)
@@ -310,7 +310,7 @@ def draw_lines(
 
 
 def _draw_band(axes, x, y, below, above, color: str) -> None:
-    """Draw the errors of a line, or the error bar of a single point."""
+    """Draw a line's errors as a band, or the error bar of a single point."""
     low = np.maximum(y - below, y / 10) if axes.get_yscale() == "log" else y - below
     if len(x) > 1:
         axes.fill_between(x, low, y + above, color=color, alpha=0.15, linewidth=0)
@@ -319,7 +319,7 @@ def _draw_band(axes, x, y, below, above, color: str) -> None:
 
 
 def _finish(axes, x_label: str, y_label: str, x_base: int = 10, x_values: set | None = None):
-    """Set labels, which name logarithmic scales, ticks and grid."""
+    """Set labels, ticks and grid; labels name logarithmic scales."""
     style.fix_limits(axes)
     for axis, label in ((axes.xaxis, x_label), (axes.yaxis, y_label)):
         is_log = axis.get_scale() == "log"

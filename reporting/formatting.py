@@ -1,4 +1,4 @@
-"""Printed tables (Markdown, LaTeX and CSV with escaped texts), and the folder of a report."""
+"""Printed tables in Markdown, LaTeX and CSV, and the folder of a report."""
 
 import csv
 import io
@@ -15,7 +15,8 @@ from evaluation.intervals import Interval
 
 MISSING = "—"
 LOCKED = "verdicts.csv"  # the lock of a folder is next to this file
-# Characters with a meaning in Markdown: code, emphasis, links, the start of a tag or of an entity.
+# Characters with a meaning in Markdown: code, emphasis, links, the start of a
+# tag or of an entity.
 MARKDOWN = re.compile(r"[\\`*\[\]]|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 LATEX = str.maketrans(
     {
@@ -37,7 +38,7 @@ def format_number(value: float | None, digits: int = 2) -> str:
 
 
 def with_interval(value: Interval | None, digits: int = 2) -> str:
-    """Return an estimate with its interval, if it has one; a dash for None."""
+    """Return an estimate with its interval, if any; a dash for None."""
     text = format_number(value and value.estimate, digits)
     if value is None or value.low is None:
         return text
@@ -45,14 +46,14 @@ def with_interval(value: Interval | None, digits: int = 2) -> str:
 
 
 def standard_deviation(values: Sequence[float]) -> float | None:
-    """Return the standard deviation, or None for fewer than two values or an infinite one."""
+    """Return the deviation; None: fewer than two values, or not finite."""
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return None
     return statistics.stdev(values)
 
 
 def mean_and_deviation(values: Sequence[float], digits: int = 2) -> str:
-    """Return mean ± standard deviation of seeds; one seed: its value; no seed: a dash."""
+    """Return mean ± standard deviation; one seed: its value; none: a dash."""
     text = format_number(statistics.mean(values) if values else None, digits)
     deviation = standard_deviation(values)
     return text if deviation is None else f"{text} ± {deviation:.{digits}f}"
@@ -74,14 +75,14 @@ class Table:
 
     @classmethod
     def from_rows(cls, rows: Sequence[dict[str, str]]) -> "Table":
-        """Return a table of rows {name of the column: cell}, all with the same columns."""
+        """Return a table of rows {column: cell}, all with the same columns."""
         return cls([[*rows[0]], *([*row.values()] for row in rows)])
 
     @classmethod
     def from_values(cls, formats: dict[str, str], rows: Sequence[dict]) -> "Table":
-        """Return a table of rows {name of the column: text, number, interval or None}.
+        """Return a table of rows {column: text, number, interval or None}.
 
-        formats: {name of the column: format of its numbers}.
+        formats: {column: format of its numbers}.
         """
         cells = [[*formats]]
         plain: list[list] = [[*formats]]
@@ -160,13 +161,13 @@ class Folder:
         self.files[name] = content.encode()
 
     def add_text(self, name: str, *parts: str) -> str:
-        """Add the parts of a text that are not empty, as paragraphs, and return the text."""
+        """Add the nonempty parts of a text as paragraphs; return the text."""
         text = "\n\n".join(part for part in parts if part)
         self.files[name] = f"{text}\n".encode()
         return text
 
     def add_table(self, stem: str, table: Table, *parts: str, warning: str = "") -> None:
-        """Print and add a table with paragraphs as Markdown; add the table as CSV and LaTeX.
+        """Print and add a table with paragraphs as Markdown; add CSV and LaTeX.
 
         warning: a paragraph above the table.
         """
@@ -182,9 +183,10 @@ class Folder:
         self.files[f"{stem}.png"] = file.getvalue()
 
     def write(self, unless_added: str | None = None) -> None:
-        """Write the files, and remove the file of an older report that has none of this name.
+        """Write the files; remove the older file `unless_added`.
 
-        Of two reports at the same time, the folder gets all files of one, then all of the other.
+        Of two reports at the same time, the folder gets all files of one, then
+        all of the other.
         """
         with locked(self.path / LOCKED):
             for name, content in self.files.items():

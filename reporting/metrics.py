@@ -1,11 +1,11 @@
-"""Metrics: the records, table, caption, claims and plots of each one in one row.
+"""Metrics: records, table, caption, claims and plots of each one in one row.
 
     metric = metric_of(record)
     columns = make_columns(records, metric.key)
     metric.table(columns).markdown(), metric.caption(records), metric.judge(columns)
 
-A record by length of a metric that is not listed here gets a plain table and a
-plot. To give it more, add a row at the end of this module.
+An unlisted metric by length gets a plain table and a plot. To give it more, add
+a row at the end of this module.
 """
 
 import re
@@ -50,7 +50,7 @@ TIME_CAPTION = (
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: how its records are recognized, tabulated, described, judged and plotted."""
+    """How a metric's records are recognized, tabulated, judged and plotted."""
 
     name: str
     """record["metric"]; records of perplexity, accuracy and speed have no such key"""
@@ -77,7 +77,7 @@ class Metric:
 
 
 def metric_of(record) -> Metric | None:
-    """Return the metric of a record, or None if it is not a record of eval_*.py or bench.py."""
+    """Return a record's metric; None if not of eval_*.py or bench.py."""
     schema = schema_of(record)
     if schema is record_schema.OTHER:
         return _other(record["metric"])
@@ -86,7 +86,7 @@ def metric_of(record) -> Metric | None:
 
 @cache
 def _other(name: str) -> Metric:
-    """Return a metric that this module does not list: a table and a plot of "value" by length."""
+    """Return an unlisted metric: a table and a plot of "value" by length."""
 
     def describe(records: list[dict]) -> str:
         first = records[0]
@@ -101,7 +101,7 @@ def _other(name: str) -> Metric:
 
 
 def matches_paper(printed: Printed, record: dict) -> bool:
-    """Return whether a paper's table is of the record's metric and model type."""
+    """Return whether a paper's table has a record's metric and model type."""
     metric = metric_of(record)
     if printed.metric == TRAINING_LENGTHS:
         return metric is PERPLEXITY and "objective" not in record
@@ -110,13 +110,13 @@ def matches_paper(printed: Printed, record: dict) -> bool:
 
 
 def describe_record(record: dict) -> str:
-    """Return the table and the caption of a record that `bench.py` made for itself alone."""
+    """Return table and caption of a record that `bench.py` made alone."""
     metric = METRICS[schema_of(record)]
     return f"{metric.table(record).markdown()}\n\n{metric.caption(record)}"
 
 
 def summary(records: list[dict]) -> str:
-    """Return Markdown tables with captions, one for each data set and protocol."""
+    """Return Markdown tables with captions, one per data set and protocol."""
     parts = []
     for group in group_by_protocol(records):
         metric = METRICS[schema_of(group[0])]
@@ -126,7 +126,7 @@ def summary(records: list[dict]) -> str:
 
 
 def speed_summary(benchmark: str, result: dict) -> str:
-    """Return the Markdown table of one benchmark of bench.py, with its caption."""
+    """Return one benchmark of bench.py as a Markdown table with caption."""
     parts = [SPEED.table(result).markdown(), SPEED.caption(benchmark, result)]
     if table := time_table(result):
         parts += [table.markdown(), TIME_CAPTION]
@@ -134,7 +134,7 @@ def speed_summary(benchmark: str, result: dict) -> str:
 
 
 def describe_protocol(record: dict) -> str:
-    """Return the evaluation protocol of a record in words, or its metric if not perplexity."""
+    """Return a record's protocol in words, or its metric if not perplexity."""
     if "metric" in record:
         return record["metric"]
     protocol = record["protocol"]
@@ -195,8 +195,9 @@ def _trained_recall_caption(records: list[dict]) -> str:
 def _caption(template: str, error: str, records: list[dict]) -> str:
     """Return a description of records with a note on seeds.
 
-    template: names in braces are fields of the protocol and of the data; {text}: the data set in
-    words; {trained_at}: the training length; {error}: the largest value of the field `error`.
+    template: names in braces are fields of protocol and data; {text}: data set
+    in words; {trained_at}: training length; {error}: largest value of the field
+    `error`.
     """
     first = records[0]
     values = {
@@ -230,7 +231,7 @@ def _token_kind(record: dict) -> str:
 
 
 def entries_of(records: list[dict]) -> list[dict]:
-    """Return the entries of records at all lengths that the encoding supports."""
+    """Return records' entries at all lengths that the encoding supports."""
     return [entry for record in records for entry in record["lengths"].values() if entry]
 
 

@@ -1,4 +1,4 @@
-"""Numbers printed in the papers, in tables and in the text, read from results/paper."""
+"""Numbers printed in the papers' tables and texts, from results/paper."""
 
 import csv
 from dataclasses import dataclass, field
@@ -9,11 +9,13 @@ from reporting.formatting import MISSING
 
 FOLDER = Path(__file__).parent.parent / "results" / "paper"
 GENERALIZATION = "cable_v1_table1_generalization"
-# Daggers and asterisks of table 3 of the Sandwich paper compare with this encoding.
+# Daggers and asterisks of table 3 of the Sandwich paper compare with this
+# encoding.
 MARKS_REFERENCE = "sandwich"
 SANDWICH = "Sandwich"
-# The CABLE paper does not say which T5 bias it uses; its text describes the clipped one. That of
-# the Sandwich paper has logarithmic buckets (section 6.3), as `t5` has.
+# The CABLE paper does not say which T5 bias it uses; its text describes the
+# clipped one. That of the Sandwich paper has logarithmic buckets (section 6.3),
+# as `t5` has.
 CABLE_NAMES = {"t5-clip": "t5"}
 
 
@@ -37,20 +39,20 @@ class Source:
     def has_protocol_of(self, record: dict) -> bool:
         """Return whether a record's protocol is the paper's.
 
-        Sandwich scores the last token of segments (section 3.4), which is the protocol
-        same-targets. The CABLE paper states no protocol.
+        Sandwich scores the last token of segments (section 3.4): same-targets.
+        The CABLE paper states no protocol.
         """
         return self.paper != SANDWICH or has_same_targets(record)
 
 
 def has_same_targets(record: dict) -> bool:
-    """Return whether a record has the protocol same-targets of eval_extrapolation.py."""
+    """Return whether a record has the protocol same-targets."""
     return bool((record.get("protocol") or {}).get("targets"))
 
 
 @dataclass
 class PaperTable(Source):
-    """A table of one model size on one data set: perplexity, or nDCG@10 in percent."""
+    """A table of one size and data set: perplexity, or nDCG@10 in percent."""
 
     metric: str
     """Perplexity or nDCG@10"""
@@ -84,11 +86,11 @@ class PaperTable(Source):
         return self._name(pe) in self.numbers
 
     def value(self, pe: str, context: int) -> float | None:
-        """Return a number of the table, or None if it has none."""
+        """Return a printed number, or None."""
         return self.numbers.get(self._name(pe), {}).get(context)
 
     def printed(self, pe: str, context: int) -> str:
-        """Return a number as printed, with ± and mark; a dash if the table has none."""
+        """Return a number with ± and mark as printed; a dash for none."""
         text = self.texts.get(self._name(pe), {}).get(context)
         return MISSING if text is None else text + self.mark(pe, context)
 
@@ -101,7 +103,8 @@ class PaperTable(Source):
         return sorted({context for values in self.numbers.values() for context in values})
 
 
-# Measures of PaperStatements. Reports do not compare records with those on receptive fields.
+# Measures of PaperStatements. Reports do not compare records with those on
+# receptive fields.
 SPEED, TRAINING_LENGTHS, RECEPTIVE_FIELDS = "Speed", "Training lengths", "Receptive fields"
 OTHER_DATA = "Generalization"
 
@@ -115,7 +118,7 @@ class PaperStatements(Source):
     rows: list[dict[str, str]]
 
     def speed_ratios(self) -> list[tuple[str, int | None, str, str, float]]:
-        """Return (benchmark, context, encoding, other, ratio of their speeds) of each comparison.
+        """Return (benchmark, context, encoding, other, ratio of speeds).
 
         A context of None is not stated.
         """
@@ -142,9 +145,9 @@ class PaperStatements(Source):
         return ratios
 
     def difference(self, quantity: str, encoding: str, baseline: str, lengths: tuple) -> str | None:
-        """Return the printed difference between runs of two training lengths, in tokens, or None.
+        """Return the printed difference between two training lengths, or None.
 
-        quantity: perplexity, memory or time.
+        quantity: perplexity, memory or time. lengths: in tokens.
         """
         asked = [quantity, encoding, baseline, *map(str, lengths)]
         keys = ("quantity", "encoding", "baseline", "trained_at", "baseline_trained_at")
@@ -179,7 +182,7 @@ def _rows(name: str, measure: str) -> list[dict[str, str]]:
 
 
 def load(name: str) -> Printed:
-    """Return a table or statements that results/paper/index.csv lists.
+    """Return a table or statements of results/paper/index.csv.
 
     Raises InputError for other names.
     """
@@ -207,15 +210,15 @@ def load(name: str) -> Printed:
 
 
 def with_commas(text: str) -> str:
-    """Return a printed number with its own decimals and our thousands separators."""
+    """Return a printed number, its decimals kept, with thousands separators."""
     return f"{float(text):,.{len(text.partition('.')[2])}f}"
 
 
 def generalization() -> dict[tuple[str, str], dict[str, float]]:
     """Return table 1 of the CABLE paper's first version.
 
-    {(size, encoding): {column: value}}: hellaswag_acc in percent, and perplexities.
-    The paper's "cable" is `cable-v1` here.
+    {(size, encoding): {column: value}}: hellaswag_acc in percent, and
+    perplexities. The paper's "cable" is `cable-v1` here.
     """
     numbers = {}
     for row in _rows(GENERALIZATION, OTHER_DATA):

@@ -1,4 +1,4 @@
-"""Committed tables and plots: results/reports.yaml has the command that makes each one.
+"""Committed tables and plots, by the commands in results/reports.yaml.
 
 Commands run in this process, in a folder with a copy of results/.
 """
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def read_rows() -> list[dict]:
-    """Return the rows: "command", "files" and, of rows that cannot be made again, "needs"."""
+    """Return the rows: "command", "files"; "needs", if not reproducible."""
     return yaml.safe_load((ROOT / "results" / "reports.yaml").read_text(encoding="utf-8"))
 
 
@@ -37,7 +37,7 @@ def files_of(row: dict) -> list[Path]:
 def make(row: dict, root: Path) -> list[Path]:
     """Run the command of a row in a folder that has a copy of results/.
 
-    Returns the files that differ from the committed ones; of plots: that are missing.
+    Returns the files that differ from the committed ones; plots: missing ones.
     """
     folder = root / files_of(row)[0].parent
     others = {*folder.iterdir()}
@@ -55,14 +55,14 @@ def make(row: dict, root: Path) -> list[Path]:
 
 
 def _is_equal(made: Path, committed: Path) -> bool:
-    """Return whether two files are equal; plots depend on the version of Matplotlib."""
+    """Return whether files are equal; plots depend on Matplotlib's version."""
     if not (made.is_file() and committed.is_file()):
         return False
     return made.suffix == ".png" or made.read_bytes() == committed.read_bytes()
 
 
 def make_all(check: bool) -> None:
-    """Make the files of all rows. check: compare them with the committed ones, and write nothing.
+    """Make the files of all rows; check: compare only, and write nothing.
 
     Raises InputError if some differ.
     """

@@ -1,7 +1,7 @@
-"""Style sheet of all figures: colors and labels of encodings, sizes, titles, ticks, matrices.
+"""Style of all figures: colors and labels of encodings, sizes, ticks, matrices.
 
-An encoding has the same color in every figure. The others are gray. Labels are at the right of a
-plot, where each is connected with its line. Figures are as wide as a page of the repository.
+An encoding has the same color in every figure; the others are gray. Labels are
+at the right, connected with their lines.
 """
 
 import re
@@ -41,7 +41,7 @@ def color_of(pe: str) -> str:
 
 
 def short_label(label: str) -> str:
-    """Return a label with options of `--pe` in words, as in "rope+alibi, ¾ of heads"."""
+    """Return a label with options in words: "rope+alibi, ¾ of heads"."""
     percents = {*re.findall(":heads_percent=([0-9]+)", label)}
     if len(percents) == 1 and "@" not in label:
         label = re.sub(":heads_percent=[0-9]+", "", label)
@@ -57,7 +57,7 @@ def _fraction(percent: str) -> str:
 
 
 def new_figure(height: float):
-    """Return an empty figure of Matplotlib, in inches, that can be drawn without a display."""
+    """Return an empty figure that needs no display; height: inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -79,7 +79,8 @@ def save(figure, file) -> None:
 def set_ticks(axis, base: int = 10, values: Iterable[float] | None = None) -> None:
     """Set ticks at round numbers, or at those of the values that have room.
 
-    base: of the logarithm; ticks are its powers and, where the axis is short, what is in between.
+    base: of the logarithm; ticks are its powers, on short axes also numbers
+    between.
     """
     from matplotlib import ticker
 
@@ -98,10 +99,7 @@ def set_ticks(axis, base: int = 10, values: Iterable[float] | None = None) -> No
 
 
 def _with_room(values: Iterable[float], ratio: float) -> list[float]:
-    """Return values of a logarithmic axis that are not too close to each other, largest first.
-
-    ratio: of the ends of the axis.
-    """
+    """Return values spaced on a logarithmic axis; ratio: of the axis' ends."""
     shown = []
     for value in sorted(values, reverse=True):
         if not shown or shown[-1] / value > ratio ** (1 / MAX_TICKS):
@@ -115,7 +113,7 @@ def fix_limits(axes) -> None:
 
 
 def label_ends(axes, ends: list[tuple[str, str, tuple[float, float]]]) -> None:
-    """Write labels at the right of a plot, each connected with a point, without overlaps.
+    """Write labels at the right, connected with points, without overlaps.
 
     ends: (label, color, (x, y)).
     """
@@ -139,7 +137,7 @@ def label_ends(axes, ends: list[tuple[str, str, tuple[float, float]]]) -> None:
 
 
 def spread(heights: list[float], gap: float) -> list[float]:
-    """Return ascending heights with at least a gap between them, below 1 as far as they fit."""
+    """Return ascending heights at least a gap apart, below 1 if they fit."""
     lowest = 0.0
     result = []
     for height in heights:
@@ -153,7 +151,7 @@ def spread(heights: list[float], gap: float) -> list[float]:
 
 
 def draw_matrix(axes, matrix, limit: float, **style):
-    """Draw a matrix (rows: queries, columns: keys; NaN: masked) and return its image.
+    """Draw a matrix (queries, keys), NaN where masked; return its image.
 
     limit: largest magnitude of the color scale, which is white at zero.
     """
@@ -177,6 +175,6 @@ def add_color_bar(figure, image, axes, low: float, high: float) -> None:
 
 
 def check_png(path: str) -> None:
-    """Raise InputError unless a file's name is that of a PNG file."""
+    """Raise InputError unless a file's name ends in .png."""
     if Path(path).suffix != ".png":
         raise InputError(f"--out {path} is not a PNG file: use a name that ends in .png")

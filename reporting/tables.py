@@ -27,12 +27,12 @@ def length_table(
     best: Callable | None,
     marks: Marks | None = None,
 ) -> Table:
-    """Return a table with one row per length: mean ± standard deviation over seeds.
+    """Return a table with a row per length: mean ± deviation over seeds.
 
-    A wide table is transposed, shows the largest deviation, and omits lengths that
-    are near others. x_name: what the lengths are, "context" or "distance". best: min
-    or max, picks the value of a row that is printed in bold, with all that print
-    alike; None: no bold. marks: printed after the values.
+    A wide table is transposed, shows the largest deviation, and omits lengths
+    near others. x_name: "context" or "distance". best: min or max, of the
+    values in bold, with all that print alike; None: no bold. marks: printed
+    after the values.
     """
     lengths, marks = all_lengths(columns), marks or {}
     header = [x_name, *(column.label for column in columns)]
@@ -61,7 +61,7 @@ def _transposed(rows: list[list]) -> list[list]:
 
 
 def _spread(lengths: list[int], most: int) -> list[int]:
-    """Return at most so many lengths, without those that are relatively close to the next one."""
+    """Return at most `most` lengths, without those near the next one."""
     kept = [*lengths]
     while len(kept) > most:
         ratios = [after / before for before, after in pairwise(kept)]
@@ -70,7 +70,7 @@ def _spread(lengths: list[int], most: int) -> list[int]:
 
 
 def _merge_deviations(cells: list[list[str]], columns: list[Column], lengths: list[int]) -> None:
-    """Move the deviations of a table with a row per encoding into one column: the largest."""
+    """Move deviations into one column: the largest of each encoding."""
     largest = []
     for column in columns:
         deviations = [standard_deviation(column.values(length)) for length in lengths]
@@ -85,8 +85,8 @@ def _merge_deviations(cells: list[list[str]], columns: list[Column], lengths: li
 def seed_marks(columns: list[Column], reference: str) -> Marks:
     """Return the marks of paired tests over seeds (evaluation/significance.py).
 
-    reference: encoding that the others are compared with. {} if it has no column, or
-    if a column has fewer than two seeds. Columns with other settings get no marks.
+    reference: encoding to compare with. {} if it has no column, or if a column
+    has fewer than two seeds. Columns with other settings get no marks.
     """
     first = next((column for column in columns if column.pe == reference), None)
     if first is None or any(len(column.records) < 2 for column in columns):
@@ -102,12 +102,12 @@ def seed_marks(columns: list[Column], reference: str) -> Marks:
 
 
 def marked(cell: str, mark: str) -> str:
-    """Return a printed cell with a mark, inside of the bold face if there is one."""
+    """Return a printed cell with a mark, inside of bold face if any."""
     return f"{cell[:-2]}{mark}**" if cell.endswith("**") else cell + mark
 
 
 def printed_row(row: list[list[float]], best: Callable | None) -> list[str]:
-    """Return the printed cells of one row; row: for each column the values of its seeds."""
+    """Return the printed cells of a row; row: values of seeds per column."""
     means = [statistics.mean(values) for values in row if values]
     winner = f"{best(means):z,.2f}" if best and len(means) > 1 else None
     cells = []
@@ -118,7 +118,7 @@ def printed_row(row: list[list[float]], best: Callable | None) -> list[str]:
 
 
 def accuracy_table(records: list[dict]) -> Table:
-    """Return a table of eval_hellaswag.py's records: percent ± standard error."""
+    """Return a table of eval_hellaswag.py: percent ± standard error."""
     rows = []
     for label, record in zip(record_labels(records), records, strict=True):
         row = {"": label}
@@ -155,10 +155,10 @@ def cases(result: dict) -> Iterator[tuple[int, str, dict | None]]:
 
 
 def speed_table(result: dict, by_context: bool = False) -> Table:
-    """Return the table of one benchmark of bench.py: one row per context and encoding.
+    """Return a benchmark's table: one row per context and encoding.
 
-    A row has no numbers where the encoding does not support the context. Columns without any
-    number are omitted. by_context: print one row per encoding; the CSV file stays complete.
+    Unsupported contexts have no numbers; columns without any are omitted.
+    by_context: print one row per encoding; the CSV file stays complete.
     """
     rows = []
     for context, name, entry in cases(result):
@@ -188,9 +188,9 @@ def speed_table(result: dict, by_context: bool = False) -> Table:
 
 
 def time_table(result: dict) -> Table | None:
-    """Return the table of where a benchmark's time goes, and its spread; None: not profiled.
+    """Return where a benchmark's time goes, and its spread; None: not profiled.
 
-    spread: difference between the slowest and the fastest round, relative to the median.
+    spread: slowest minus fastest round, relative to the median.
     """
     rows = []
     for context, name, entry in cases(result):
@@ -204,10 +204,7 @@ def time_table(result: dict) -> Table | None:
 
 
 def _cells_by_context(cells: list[list[str]]) -> list[list[str]]:
-    """Return the cells of a speed table with one row per encoding.
-
-    Columns are, at each context, the ratio to the first reference, memory and speed, as fit.
-    """
+    """Return one row per encoding: ratio, memory and speed, as fit."""
     names, *rows = cells
     by_case = {(row[0], row[1]): row for row in rows}
     contexts, encodings = (dict.fromkeys(row[n] for row in rows) for n in (0, 1))
@@ -229,16 +226,16 @@ def describe_setup(result: dict) -> str:
 
 
 def speed_sort_key(name: str) -> tuple:
-    """Return the sort key of a benchmark case, e.g. "cable triton": its encoding, then its path."""
+    """Return the sort key of a case, e.g. "cable triton": encoding, path."""
     return sort_key(name.partition(" ")[0]), name
 
 
 def comparison_table(record: dict) -> Table:
-    """Return the table of `bench.py compare`: one row per task and other implementation.
+    """Return the table of `bench.py compare`: a row per task and other code.
 
-    Speeds are medians. The ratio is the geometric mean over rounds, with its interval. Of peak: our
-    FLOP/s relative to the product of matrices in the same round, the median; a task without FLOPs
-    has none.
+    Speeds are medians. The ratio is the geometric mean over rounds, with its
+    interval. Of peak: median of our FLOP/s relative to a matrix product in the
+    same round; a task without FLOPs has none.
     """
     rows = []
     for row in record["compare"]["rows"]:

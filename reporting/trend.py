@@ -3,10 +3,9 @@
     rungs = make_rungs(read_records(["results/reproduction", "results/ladder"]))
     table(measure(rungs), rungs).markdown()
 
-A rung is all records of one network, training length and text. Each row of the section `trend` in
-results/claims.yaml is a ratio that is 1 if there is no effect. Intervals are those of the verdicts
-on the papers' claims (evaluation/intervals.py). Far is 16 times the training length, or 15 if 16 is
-not recorded.
+Each row of the section `trend` in results/claims.yaml is a ratio that is 1 if
+there is no effect. Intervals are those of evaluation/intervals.py. Far is 16
+times the training length, or 15 if 16 is not recorded.
 """
 
 import math
@@ -49,7 +48,8 @@ class Rung:
     def ratio(self, claim: Claim) -> Interval | None:
         """Return the ratio of a claim; None if the records do not have it.
 
-        Of several protocols, that with most lengths counts, so that all ratios are of one text.
+        The protocol with most lengths counts, so that all ratios are of one
+        text.
         """
         metric = METRICS[claim.quantity]
         records = [record for record in self.records if metrics.metric_of(record) is metric]
@@ -59,7 +59,7 @@ class Rung:
 
 
 def _ratio(claim: Claim, columns: list[Column]) -> Interval | None:
-    """Return a ratio; of several columns (recipes) the one with the most seeds counts."""
+    """Return a ratio; of several recipes the one with the most seeds counts."""
     by_encoding = {each.pe: each for each in sorted(columns[::-1], key=lambda c: len(c.records))}
     ours = by_encoding.get(claim.encoding)
     other = by_encoding.get(claim.others[0]) if claim.others else ours
@@ -79,7 +79,7 @@ def _ratio(claim: Claim, columns: list[Column]) -> Interval | None:
 
 
 def passage_ratio(column: Column, distance: int) -> Interval:
-    """Return the perplexity of a passage after a copy of it over that after another passage."""
+    """Return a passage's perplexity after a copy over that after another."""
     entries = column.entries_by_seed(distance).values()
     ratios = [1 - entry["recall"] / 100 for entry in entries]
     errors = [
@@ -90,9 +90,10 @@ def passage_ratio(column: Column, distance: int) -> Interval:
 
 
 def read_records(paths: Sequence[str]) -> list[dict]:
-    """Return the records of perplexity, recall and receptive fields in files and folders.
+    """Return the records of perplexity, recall and receptive fields.
 
-    A folder stands for its files of records or, if it has none, for those of its subfolders.
+    A folder stands for its files of records or, if it has none, for those of
+    its subfolders.
     """
     files = [file for path in map(Path, paths) for file in _files(path)]
     records = record_schema.read_records(files, "pass records, or folders of records").values()
@@ -119,7 +120,8 @@ def make_rungs(records: list[dict]) -> list[Rung]:
     """Return the rungs of records, fewest parameters first."""
     groups = {}
     for record in records:
-        # Lengths of other text are compared unpaired (intervals.perplexity_ratio).
+        # Lengths of other text are compared unpaired
+        # (intervals.perplexity_ratio).
         record = record | {"protocol": record["protocol"] | {"remainder": None}}
         data = tuple(record["data"].get(key) for key in ("dataset", "split", "tokenizer", "sha256"))
         groups.setdefault((record.get("size"), record["block_size"], data), []).append(record)
@@ -132,13 +134,13 @@ def make_rungs(records: list[dict]) -> list[Rung]:
 
 
 def measure(rungs: Sequence[Rung]) -> list[tuple[Claim, Points]]:
-    """Return the ratios of each claim on the rungs; None where it is not measured."""
+    """Return each claim's ratios on the rungs; None where not measured."""
     claims = load()["trend"]
     return [(claim, [(rung.parameters, rung.ratio(claim)) for rung in rungs]) for claim in claims]
 
 
 def table(trends: list[tuple[Claim, Points]], rungs: Sequence[Rung]) -> Table:
-    """Return the table: a row for each claim, a column for each rung."""
+    """Return the table: a row per claim, a column per rung."""
     rows = [["claim", "ratio", *(rung.label for rung in rungs)]]
     for claim, points in trends:
         words = {"others": ", ".join(claim.others), "at": f"{claim.at[0]:g}x"}
@@ -157,7 +159,7 @@ def caption(rungs: Sequence[Rung]) -> str:
 
 
 def plot(trends: list[tuple[Claim, Points]], file) -> None:
-    """Plot the ratios of the claims with at least two rungs, or of all if none has two.
+    """Plot the claims measured on at least two rungs, or all if none is.
 
     A claim on cable has the color of what cable is compared with.
     """

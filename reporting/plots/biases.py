@@ -1,18 +1,20 @@
-"""Plot the attention biases of a trained model: every head of one layer, on a given text.
+"""Plot the attention biases of a trained model: every head of one layer.
 
     python plot.py biases runs/quickstart/cable --text "def double(x): return 2 * x"
     python plot.py biases runs/quickstart/rope --layer 0 --out scores.png
     python plot.py biases runs/quickstart/alibi --tokens 512 --mean
 
-Upper row: the bias B[i, j] of query token i (vertical) and key token j (horizontal). Encodings
-without a bias (rope, sinusoidal, ...) show the attention scores before the softmax,
-q k^T * scale + B. All heads have one color scale, white at zero; keys that a query does not attend
-to are gray.
+Upper row: the bias B[i, j] of query token i (vertical) and key token j
+(horizontal). Encodings without a bias (rope, sinusoidal, ...) show the
+attention scores before the softmax, q k^T * scale + B. All heads have one color
+scale, white at zero; masked keys are gray.
 
-Lower row, for encodings with cumulative sums S (alibi, cable, fox and similar): S[j-1] - S[j], the
-decay at token j. A high bar weakens the attention to all tokens before j; no bar keeps it.
+Lower row, for encodings with cumulative sums S (alibi, cable, fox and similar):
+S[j-1] - S[j], the decay at token j. A high bar weakens the attention to all
+tokens before j; no bar keeps it.
 
-Figures 4 and 8 to 15 of the CABLE paper, figure 8 of its version 1; --mean: its figure 7.
+Figures 4 and 8 to 15 of the CABLE paper, figure 8 of its version 1; --mean: its
+figure 7.
 """
 
 from dataclasses import dataclass, field
@@ -106,11 +108,11 @@ def main(argv=None):
 
 @torch.no_grad()
 def layer_matrices(model, tokens: Tensor, config: Config) -> tuple:
-    """Return what to plot of one layer: matrices, decay, and what the matrices are, in words.
+    """Return what to plot of one layer: matrices, decay, and a description.
 
     tokens: (1, T) int64, on the model's device.
-    matrices: (H, T, T), or (1, T, T) with config.mean; NaN where a query does not attend to a key.
-    decay: (H, T), or None for encodings without cumulative sums and with config.mean.
+    matrices: (H, T, T), (1, T, T) with config.mean; NaN: masked.
+    decay: (H, T); None without cumulative sums, and with config.mean.
     """
     layer = bias_statistics.layers(model, tokens)[config.layer]
     T, heads = tokens.size(1), model.config.n_head
@@ -137,8 +139,7 @@ def plot(matrices, decay, labels: list[str] | None, title: str, file) -> None:
 def draw(matrices, decay, labels: list[str] | None, title: str):
     """Return a figure of Matplotlib with four heads per row; with labels, two.
 
-    matrices: (H, T, T); decay: (H, T), drawn as bars under each head, or None; labels: of the
-    tokens, or None. All heads have one color scale.
+    matrices: (H, T, T); decay: (H, T) or None; labels: of the tokens, or None.
     """
     heads, T, _ = matrices.shape
     columns = min(HEADS_PER_ROW[labels is not None], heads)

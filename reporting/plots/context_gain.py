@@ -1,8 +1,8 @@
-"""Gain of context: how much lower the loss is with the long context, by position in the text.
+"""Gain of context: how much a long context lowers the loss, by position.
 
-Records of eval_extrapolation.py --within_documents have the losses of all context lengths on the
-same windows, by position in the longest one. The gain at a position is the loss with the shortest
-context minus that with the longest, in nats per token; 0: text further back is of no use.
+eval_extrapolation.py --within_documents records the losses of all context
+lengths on the same windows, by position in the longest one. The gain is the
+loss with the shortest context minus that with the longest, in nats per token.
 """
 
 import statistics
@@ -21,16 +21,17 @@ CAPTION = (
 
 
 def has_gain(columns: list[Column]) -> bool:
-    """Return whether all records have what the gain needs, at two context lengths or more."""
+    """Return whether all records have gains, at two or more lengths."""
     records = [record for column in columns for record in column.records]
     entries = [entry for record in records for entry in record["lengths"].values()]
     return len(all_lengths(columns)) > 1 and all(x and "by_offset" in x for x in entries)
 
 
 def gains(column: Column) -> tuple[np.ndarray, np.ndarray]:
-    """Return starts of windows of the shortest length (n,), and the gains there (seeds, n).
+    """Return starts of windows of the shortest length (n,), gains (seeds, n).
 
-    A mean over such a window has contexts from one token to the shortest length.
+    A mean over such a window has contexts from one token to the shortest
+    length.
     """
     shortest, *_, longest = column.lengths()
     curves = {}
@@ -45,7 +46,7 @@ def gains(column: Column) -> tuple[np.ndarray, np.ndarray]:
 
 
 def table(columns: list[Column]) -> Table:
-    """Return the table: a row for each doubling of the position, a column for each encoding."""
+    """Return a row per doubling of the position, a column per encoding."""
     shortest, *_, longest = all_lengths(columns)
     rows, start = [], 0
     while start < longest:
@@ -61,7 +62,7 @@ def table(columns: list[Column]) -> Table:
 
 
 def plot(columns: list[Column], file) -> None:
-    """Plot the gain against the position, with the standard deviation over seeds as a band."""
+    """Plot the gain against position; band: standard deviation over seeds."""
     lines = []
     for column in columns:
         lines.append(line := figures.Line(column.label, column.pe))

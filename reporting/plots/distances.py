@@ -1,15 +1,17 @@
-"""Plot biases of the distance alone: matrices and last rows of several encodings, without a model.
+"""Plot biases of the distance alone: matrices and last rows, without a model.
 
     python plot.py distances sandwich sandwich-smoothed --fit 8192 --out figure9.png
     python plot.py distances sandwich sandwich:dimension=32 --out figure10.png
 
-Upper row: the bias B[i, j] of query token i (vertical) and key token j (horizontal)
-in the last of 12 heads. Lower panel: the bias by distance. --fit N fits
-a log(1 + d) + b to the first encoding at the N shortest distances d by least squares,
-and draws and prints the curve. Learnable encodings have their initial values.
+Upper row: the bias B[i, j] of query token i (vertical) and key token j
+(horizontal) in the last of 12 heads. Lower panel: the bias by distance. --fit N
+fits a log(1 + d) + b to the first encoding at the N shortest distances d by
+least squares, and draws and prints the curve. Learnable encodings have their
+initial values.
 
-Figures 8 to 10 of the Sandwich paper: 12 heads, of which the last has the compression
-ratio h = 8, and 8,192 tokens. The fitted curve is `sandwich-smoothed` there.
+Figures 8 to 10 of the Sandwich paper: 12 heads, of which the last has the
+compression ratio h = 8, and 8,192 tokens. The fitted curve is
+`sandwich-smoothed` there.
 """
 
 from dataclasses import dataclass, field
@@ -72,9 +74,9 @@ def main(argv=None):
 
 @torch.no_grad()
 def bias_by_distance(pe: str, context: int, heads: int, head: int) -> np.ndarray:
-    """Return the bias of one head at the distances 0 to context - 1: (context,) float64.
+    """Return one head's bias at distances 0 to context - 1: (context,) float64.
 
-    Raises InputError for encodings without a bias that depends on the distance alone.
+    Raises InputError for encodings whose bias is not of the distance alone.
     """
     encoding = pe_spec.build(pe, heads, heads * CHANNELS_PER_HEAD, context, layers=1)[0]
     if not isinstance(unwrap(encoding), (posenc.DistanceBias, posenc.ALiBi)):
@@ -91,19 +93,18 @@ def bias_by_distance(pe: str, context: int, heads: int, head: int) -> np.ndarray
 
 
 def fit_logarithm(bias: np.ndarray) -> tuple[float, float]:
-    """Return a and b of a log(1 + d) + b, fitted by least squares to the bias at d = 0, 1, ...
+    """Return a and b of a log(1 + d) + b, fitted by least squares.
 
-    bias: (n,), n >= 2.
+    bias: (n,) at d = 0, 1, ..., n >= 2.
     """
     a, b = np.polyfit(np.log1p(np.arange(len(bias))), bias, 1)
     return float(a), float(b)
 
 
 def plot(rows: dict[str, np.ndarray], fitted: tuple | None, title: str, file) -> None:
-    """Write a PNG with the matrix of each encoding, and the biases by distance below them.
+    """Write a PNG of each encoding's matrix, and below the biases by distance.
 
-    rows: {encoding: bias (n,) at the distances 0 to n - 1}; fitted: the result of
-    fit_logarithm to draw, or None.
+    rows: {encoding: bias (n,)}; fitted: of fit_logarithm, or None.
     """
     heights = (min(3.3, 0.9 + 6 / len(rows)), 3.3)
     figure = style.new_figure(sum(heights))

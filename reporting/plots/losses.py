@@ -3,11 +3,13 @@
     python plot.py losses runs/medium/cable runs/medium/rope --out losses.png
     python plot.py losses runs/bert/*-retrieval --out losses.png
 
-Runs are folders of train_gpt.py (log.jsonl) or retrieval.finetune (finetune.json). A point is the
-mean loss since the previous logged step. Figures 6 and 7 of the CABLE paper.
+Runs are folders of train_gpt.py (log.jsonl) or retrieval.finetune
+(finetune.json). A point is the mean loss since the previous logged step.
+Figures 6 and 7 of the CABLE paper.
 
-Training losses of runs that differ only in encoding and seed are also written as a record next to
-the picture (losses.json). report.py makes a table of them, and judges the claims on encoders.
+Training losses of runs that differ only in encoding and seed are also written
+as a record next to the picture (losses.json). report.py makes a table of them,
+and judges the claims on encoders.
 """
 
 from dataclasses import dataclass, field
@@ -102,7 +104,7 @@ def describe_run(run: Path) -> tuple[dict, str, str]:
 
 
 def read_finetuning(run: Path) -> dict | None:
-    """Return the record of a fine-tuning; None for other runs. Raises InputError if corrupt."""
+    """Return a fine-tuning's record, or None. Raises InputError if corrupt."""
     path = run / "finetune.json"
     return read_json(path, "fine-tune again", record_schema.FINETUNING) if path.exists() else None
 
