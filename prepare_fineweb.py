@@ -40,9 +40,8 @@ from text_data.tokenizer import GPT2_VOCABULARY, first_characters
 DATASET = "HuggingFaceFW/fineweb-edu"
 PRETOKENIZED = "kjj0/finewebedu10B-gpt2"
 SHARD_NAME = re.compile(r".+_(?P<split>train|val)_(?P<index>\d+)\.bin")
-# For bpe:N. Tokens do not cross the words, punctuation and numbers into which
-# GPT-2 splits text. These have 4.1 to 5.2 characters on average in English
-# books, encyclopedias and technical documents.
+# For bpe:N. English books, encyclopedias and technical documents have 4.1 to
+# 5.2 per word, punctuation or number, which tokens do not cross.
 CHARACTERS_PER_TOKEN = 6
 
 
@@ -125,8 +124,8 @@ def tokenize_rows(config: Config) -> None:
 def texts_after_val(texts: Iterator[str], shard_tokens: int) -> Iterator[str]:
     """Return the texts after the split `val`, to train a tokenizer on.
 
-    Where `val` ends depends on the tokenizer: skips the texts that start within
-    the first CHARACTERS_PER_TOKEN * shard_tokens characters.
+    Where `val` ends depends on the tokenizer, so CHARACTERS_PER_TOKEN estimates
+    it.
     """
     for _ in first_characters(texts, CHARACTERS_PER_TOKEN * shard_tokens):
         pass

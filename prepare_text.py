@@ -96,10 +96,7 @@ def main(argv=None):
 
 
 def find_sources(sources: list[str], out_dir: str) -> list[Path]:
-    """Return the text files and tables in `sources`, without shards in out_dir.
-
-    Raises InputError for a file passed by name that is neither.
-    """
+    """Return the text files and tables in `sources`, without those of out_dir."""
     files = text_sources.find_files(
         sources, skip_reason, "text, jsonl or parquet", exclude=Path(out_dir)
     )
@@ -177,8 +174,8 @@ def next_line_start(path: Path, fraction: float) -> int:
 def read_text(path: Path, start: int, stop: int):
     """Yield the text between byte offsets, in pieces that end at a line break.
 
-    A piece without a line break ends at the end of a character. Raises
-    InputError for text that is not UTF-8.
+    Without a line break, it ends after a character. Raises InputError for text
+    that is not UTF-8.
     """
     with open(path, "rb") as file:
         file.seek(start)

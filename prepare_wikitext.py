@@ -139,8 +139,7 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
 def read_articles(name: str, files, remedy: str):
     """Yield the text of each article of a split, as `text_sources.read_rows`.
 
-    A row is a line. A blank line is "" on the hub and " " in the files. In the
-    text it is always " \\n".
+    A row is a line. A blank line is "" on the hub, " " in the files and here.
     """
     rows = text_sources.read_rows(
         name, "text", files, remedy=remedy, column_remedy="name the column of lines text"

@@ -114,7 +114,7 @@ def plan(run: str, settings: dict, config: Config) -> tuple[list[int], float, di
 def measure(run: str, model, task: tasks.Task, longest: float, length: int) -> dict | None:
     """Return nDCG@10 in percent at a length: mean, standard error, by query.
 
-    None if it is not supported. Raises InputError for a NaN or Inf in a vector.
+    None if it is not supported. Raises InputError for NaN or Inf.
     """
     if length > longest:
         return None

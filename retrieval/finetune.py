@@ -153,8 +153,8 @@ def main(argv=None):
 def find_record(out: Path, config: Config) -> dict:
     """Return the record of the fine-tuning in a folder, or {}.
 
-    It has "losses" if that is finished. Raises InputError if the folder has
-    another one or other files, or if --resume is missing.
+    It has "losses" if that is finished. Raises InputError for another one,
+    other files, or without --resume.
     """
     if not (out / RECORD).exists():
         if out.is_dir() and any(out.iterdir()):
@@ -183,8 +183,7 @@ def finetuning_settings(record: dict) -> dict:
 def read_triplets(config: Config, revision: str | None = None):
     """Return the training rows with COLUMNS, and their commit on the hub.
 
-    revision: a commit; None: the newest. Raises InputError if they cannot be
-    read, or if a text is missing.
+    Raises InputError if they cannot be read, or if a text is missing.
     """
     rows, name, commit = text_sources.load_table(
         config.data, HUB, "--data", COLUMNS, revision, config.samples
@@ -253,10 +252,7 @@ def train(
 
 
 def newest_checkpoint(checkpoints: Path) -> str | None:
-    """Return the trainer's newest complete checkpoint, or None.
-
-    The trainer writes trainer_state.json last.
-    """
+    """Return the newest checkpoint that is complete, or None."""
     folders = [
         path.parent
         for path in checkpoints.glob("checkpoint-*/trainer_state.json")

@@ -107,10 +107,7 @@ class SplitText:
         return self.tokenizer.decode(tokens.tolist(), errors="ignore")
 
     def remove_sentence(self, text: str) -> tuple[str, str] | None:
-        """Return a random whole sentence of a text, and the text without it.
-
-        None if no sentence has MIN_QUERY to MAX_QUERY characters.
-        """
+        """Return a random sentence of a text, and the rest, or None."""
         sentences = [
             (before.end(), after.start())
             for before, after in itertools.pairwise(SENTENCE_BREAK.finditer(text))

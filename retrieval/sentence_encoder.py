@@ -44,7 +44,7 @@ def load_export(
 
     Truncates texts to max_tokens, or its training length. Raises InputError if
     the folder has no encoder, the length is not supported, a plugin is missing,
-    or the folder needs its own code and trust_remote_code is False.
+    or the folder needs its own code.
     """
     remedy = "pass a folder that export_hf.py wrote for an encoder"
     config = read_config(folder, remedy)
@@ -78,8 +78,8 @@ def _load(
     **model_arguments,
 ) -> SentenceTransformer:
     """Return a sentence encoder, without modules.json, which names classes."""
-    # Set, because transformers asks a question at None. New dictionaries,
-    # because sentence-transformers changes them.
+    # transformers asks a question at None, and sentence-transformers changes
+    # the dictionaries.
     trust = {"trust_remote_code": trust_remote_code}
     with raise_input_errors(folder, f"write it again, or {remedy}"):
         if not (Path(folder) / WEIGHTS).is_file():
@@ -122,10 +122,7 @@ def save(model: SentenceTransformer, folder: Path) -> None:
 
 
 class StepCallback(TrainerCallback):
-    """Clamp the encoding's parameters after each step, and log the last step.
-
-    Raises InputError if a logged loss is NaN or Inf.
-    """
+    """Clamp parameters after each step, log the last, refuse NaN and Inf."""
 
     def __init__(self, model: SentenceTransformer):
         self.network = model[0].auto_model
@@ -176,8 +173,7 @@ def raise_input_errors(folder: str, remedy: str):
 def read_config(folder: str, remedy: str = "pass another folder") -> dict:
     """Return the settings of a folder's network; other model types as `pe`.
 
-    Raises InputError if there is no encoder, for invalid settings, or if its
-    plugin is not loaded.
+    Raises InputError if they are not those of an encoder, or need a plugin.
     """
     path = Path(folder) / "config.json"
     config = read_json(path, remedy, FOREIGN)

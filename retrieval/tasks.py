@@ -52,8 +52,8 @@ class Task:
 def load_task(source: str | None, split: str) -> Task:
     """Return the task in a folder; None: English MLDR from the hub.
 
-    Leaves out queries without a relevant document. Raises InputError if a part
-    is missing or malformed, or refers to an unknown id.
+    Leaves out queries without a relevant document. Raises InputError for a
+    missing or malformed part, or an unknown id.
     """
     name = source or HUB
     remedy = "repair it, or use another --data" if source else "pass a folder as --data"
@@ -144,9 +144,9 @@ def _read_hub(split: str) -> tuple[dict, str | None]:
 def ndcg(ranking: list[str], relevant: dict[str, int], k: int = 10) -> float:
     """Return the normalized discounted cumulative gain, in [0, 1].
 
-    ranking: document ids, the best first; k of them count. relevant: relevance
-    by document id. DCG = sum of relevance / log2(1 + rank), divided by that of
-    the best ranking (Järvelin and Kekäläinen 2002).
+    ranking: document ids, the best first. relevant: relevance by document id.
+    DCG = sum of relevance / log2(1 + rank) of the first k (Järvelin and
+    Kekäläinen 2002).
     """
 
     def dcg(relevances):

@@ -4,9 +4,6 @@
     sampler = Sampler(len(train), seed=1)
     inputs, targets = train.batch(sampler.take(16))  # (16, 256) int64 each
 
-    masked = MaskedWindows(shards, length=256, rate=0.15)  # for an encoder
-    inputs, targets, masked_positions = masked.batch(numbers)
-
 `micro_batches` yields the batches of one rank; `prefetch` reads them ahead.
 """
 
@@ -26,8 +23,8 @@ BATCH_TOKENS = 16_384
 class Windows:
     """Windows of length + 1 tokens, `length` apart, none across two shards.
 
-    A shard's first token and its remainder are never targets, the others once.
-    Raises InputError if no window fits.
+    A shard's first token and its remainder are never targets. Raises InputError
+    if no window fits.
     """
 
     def __init__(self, shards: Shards, length: int):
@@ -46,7 +43,7 @@ class Windows:
         return int(self.first[-1])
 
     def locate(self, number: int) -> tuple[int, int]:
-        """Return the shard of a window and the offset of its first token there."""
+        """Return the shard of a window, and its offset there."""
         shard = int(np.searchsorted(self.first, number, "right")) - 1
         return shard, (int(number) - int(self.first[shard])) * self.length
 
@@ -86,8 +83,8 @@ class MaskedWindows(Windows):
 def read_windows(shards: Shards, positions, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return inputs and targets of windows, two (n, length) int64 tensors.
 
-    positions: n pairs (shard, offset of the window's first token). Raises
-    InputError, with shard and offset, for a token outside the vocabulary.
+    positions: n pairs (shard, offset of the first token). Raises InputError for
+    a token outside the vocabulary.
     """
     positions = list(positions)
     for shard, offset in positions:  # a network disk then serves all windows at once
@@ -116,12 +113,10 @@ def read_masked_windows(
 ) -> tuple[torch.Tensor, ...]:
     """Return inputs (n, length), targets and masked positions (n, t), int64.
 
-    t = masked_count(length, rate) random tokens of each window, ascending. In
-    the inputs 80% of them become <|mask|> (the first id after the vocabulary),
-    10% a random token, 10% stay (Devlin et al. 2019, section 3.1).
-
-    Random numbers depend only on mask_seed and the window's position, not on
-    batch size and world size. Other arguments and errors: `read_windows`.
+    Of t = masked_count(length, rate) random tokens per window, 80% become
+    <|mask|> (the first id after the vocabulary), 10% a random token, 10% stay
+    (Devlin et al. 2019, section 3.1). They depend only on mask_seed and the
+    window's position. Other arguments and errors: `read_windows`.
     """
     positions = list(positions)
     tokens, _ = read_windows(shards, positions, length)
@@ -143,8 +138,8 @@ def read_masked_windows(
 class Sampler:
     """The order of training: a permutation of all windows per (seed, epoch).
 
-    Its state is `epoch` and `index` within it, so a run can resume at any step.
-    Raises InputError for an index that the data does not have.
+    Its state is `epoch` and `index` in it. Raises InputError for an index that
+    the data does not have.
     """
 
     def __init__(self, windows: int, seed: int, epoch: int = 0, index: int = 0):
@@ -187,11 +182,9 @@ def micro_batches(
 ):
     """Yield the micro-batches of one rank, without end.
 
-    A step takes the sampler's next `sequences` windows. Each rank takes an
-    equal, contiguous part of them, and reads `micro_batch` windows at a time.
-
-    Yields (window numbers, *tensors of `windows.batch`, sampler state after the
-    step), where the state is {"epoch": int, "index": int}.
+    A step takes the sampler's next `sequences` windows, each rank an equal,
+    contiguous part. Yields (window numbers, *tensors of `windows.batch`,
+    sampler state after the step as {"epoch": int, "index": int}).
     """
     per_rank = sequences // world_size
     while True:

@@ -4,8 +4,8 @@
     file = open_file(data_set.files("train")[0])
     folder = download_model("gpt2", ["config.json", "*.safetensors"], remedy)
 
-The hub's clients repeat failed requests. `configure` gives each one a timeout,
-and refuses answers that are shorter than announced.
+The clients repeat failed requests. `configure` gives each one a timeout, and
+refuses answers that are shorter than announced.
 """
 
 import contextlib
@@ -51,10 +51,7 @@ def http_library():
 
 
 class _LengthCheck:
-    """Raise a connection error for an answer of the wrong length.
-
-    The clients then repeat the request, instead of taking it as the file.
-    """
+    """Raise an error for an answer of the wrong length; the clients repeat it."""
 
     def __init__(self):
         self.error = http_library().RemoteProtocolError
@@ -93,8 +90,7 @@ class _LengthCheck:
 def find_dataset(repository: str, revision: str | None, remedy: str):
     """Return the hub's description of a data set (sha, siblings).
 
-    revision: None: the newest. Raises InputError with `remedy` if there is
-    none, or if the hub cannot be reached.
+    revision: None: the newest. Raises InputError as `input_errors` does.
     """
     import huggingface_hub
 
@@ -105,9 +101,8 @@ def find_dataset(repository: str, revision: str | None, remedy: str):
 class PinnedDataset:
     """A data set at one commit of the hub, or in a folder of the same layout.
 
-    revision: of which `commit` is looked up; None: the newest. A resumed
-    preparation sets `commit` to that of its first run. source: what identifies
-    the data set in meta.json.
+    revision: None: the newest. A resumed preparation sets `commit` to that of
+    its first run. source: what identifies the data set in meta.json.
     """
 
     def __init__(self, repository: str, config_name: str, revision: str | None, remedy: str):
@@ -152,8 +147,7 @@ def load_table(options: dict, revision: str | None = None):
     """Return a downloaded or cached datasets.Dataset, and its commit.
 
     options: of datasets.load_dataset. revision: a commit; None: the newest, or
-    the cached one if the hub cannot be reached. Raises InputError if only
-    another commit is cached then.
+    offline the cached one. Raises InputError if only another one is cached.
     """
     import datasets
 
@@ -175,8 +169,7 @@ def load_table(options: dict, revision: str | None = None):
 def download_model(repository: str, patterns: list[str], remedy: str) -> Path:
     """Return the folder of a model's files, named after its commit.
 
-    patterns: of the files. Downloads what is not cached, or raises InputError
-    with `remedy`; uses the cache offline.
+    Uses the cache offline. Raises InputError as `input_errors` does.
     """
     import huggingface_hub
 
@@ -188,7 +181,6 @@ def download_model(repository: str, patterns: list[str], remedy: str) -> Path:
 def input_errors(name: str, remedy: str, is_local: bool = False):
     """Raise a one-line InputError for missing, corrupt or unreachable data.
 
-    It replaces what `datasets`, huggingface_hub and Python's readers raise.
     name: of the data. remedy: an alternative. is_local: the hub is not used.
     """
     if not is_local:

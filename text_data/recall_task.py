@@ -1,9 +1,5 @@
 """Recall task: sequences in which earlier tokens determine some later ones.
 
-    train = RecallWindows(Shards("data/stdlib", "train"), length=64, sequences=153_600)
-    inputs, targets, positions = train.batch(numbers, (seed, epoch, index))
-    tokens, positions = make_sequence(text, PASSAGE, "random", 10, 32, generator)
-
 Sequences consist of symbols, the token ids below SYMBOLS:
 
     passage       8 symbols, filler, the same symbols; the last 6 count
@@ -15,15 +11,13 @@ Sequences consist of symbols, the token ids below SYMBOLS:
                   half of training, then half of them; none in validation
 
 Filler is random symbols, or text with symbols in place of tokens, other ones in
-each sequence. A passage's, the pairs' or a period's symbols all differ and are
-not in the filler: each counted token followed the only earlier copy of its
+each sequence. The symbols of a passage, of the pairs or of a period differ and
+are not in the filler: each counted token followed the only earlier copy of its
 predecessor.
 
 There are no further tokens: with tied embeddings, those that are never
-predicted delay learning (`rope`: 350 steps, 900 with 320 embeddings).
-
-Sequences depend on the seed, the training step and the window of text that they
-replace, not on batch size and world size.
+predicted delay learning (`rope`: 350 steps, 900 with 320 embeddings). Sequences
+depend on the seed, the training step and the window that they replace.
 """
 
 from dataclasses import dataclass
@@ -69,8 +63,8 @@ SHORTEST_LENGTH = 2 * max(task.tokens for task in TASKS)
 class RecallWindows(Windows):
     """Sequences of the recall task in place of windows of text.
 
-    sequences: of the whole training, which sets the end of the curriculum.
-    Raises InputError also if a sequence is too short for the task.
+    sequences: of the whole training, for the curriculum. Raises InputError also
+    if a sequence is too short for the task.
     """
 
     def __init__(self, shards: Shards, length: int, sequences: int = 0):

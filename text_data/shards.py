@@ -9,14 +9,14 @@ shard and `meta.json`.
 A shard has 256 int32 header words and then tokens, all little-endian. The
 header is the magic number 20240520, the version, the number of tokens, and
 zeros. Tokens are uint16 in version 1, and uint32 in version 2, for vocabularies
-above 65,536. llm.c and modded-nanogpt read version 1 only. Every document
+above 65,536; llm.c and modded-nanogpt read version 1 only. Every document
 starts with <|endoftext|>.
 
 meta.json: dataset, tokenizer, vocab_size, source (what the data was prepared
-from), complete, and splits. Each split has its number of documents and tokens,
-and per shard: file, documents, tokens, sha256, next (the document and its token
-that follow the shard), and for streamed sources mark (the document, file and
-row from which the next shard can be read).
+from), complete, and splits. Each split has documents, tokens, and per shard:
+file, documents, tokens, sha256, next (the document and its token that follow
+the shard), and for streamed sources mark (the document, file and row from which
+the next shard can be read).
 """
 
 import contextlib
@@ -135,10 +135,7 @@ def check_shard(
     sha256: str | None = None,
     version: int = 1,
 ) -> list[str]:
-    """Return the problem of a shard as a list of at most one line.
-
-    tokens, sha256: compared with the file's unless None.
-    """
+    """Return the problem of a shard as a list of at most one line."""
     try:
         with open(path, "rb") as file:
             header = file.read(HEADER_BYTES)
@@ -175,12 +172,11 @@ def _check_header(header: bytes, size: int, tokens: int | None, version: int) ->
 class ShardWriter:
     """Write the shards of a split, each atomically; resume a preparation.
 
-    split: of the first shard. shard_tokens: per shard; the last may have fewer.
-    later_split: of later shards; None: `split`. max_shards: when to stop.
+    split: of the first shard. later_split: of the others; None: `split`.
 
     Documents must come in the same order on every run. `start` is (document,
-    offset in it) of the first token that is not in a finished shard. `add`
-    skips earlier tokens. Shards from a missing one on are written again.
+    offset in it) of the first token that is not in a finished shard; `add`
+    skips earlier ones. Shards from a missing one on are written again.
     """
 
     def __init__(
@@ -272,7 +268,6 @@ class ShardWriter:
         }
         usable = sum(document <= next_token[0] for document, _ in self.source_states)
         if usable:
-            # Keep the latest usable state: the next shard may need it.
             self.source_states = self.source_states[usable - 1 :]
             entry["mark"] = self.source_states[0]
         self.shards.append(entry)
@@ -286,8 +281,8 @@ class Meta:
     """The meta.json of a data set in preparation; `content` is what it holds.
 
     description: dataset, tokenizer, vocab_size and source. files: the
-    tokenizer's, content by name, stored next to it. Raises InputError if the
-    folder holds other shards, or a data set with another description.
+    tokenizer's, content by name. Raises InputError if the folder holds other
+    shards, or a data set with another description.
     """
 
     def __init__(
@@ -323,7 +318,6 @@ class Meta:
         self.list_shards(split, sorted(entries, key=lambda shard: shard["file"]))
 
     def shards_of(self, split: str) -> list[dict]:
-        """Return the entries of a split."""
         return self.content["splits"].get(split, {"shards": []})["shards"]
 
     def list_shards(self, split: str, entries: list[dict]) -> None:
@@ -390,7 +384,7 @@ class Shards:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What identifies this text in a record."""
+        """What identifies the text in a record."""
         return {
             "dataset": self.meta["dataset"],
             "split": self.split,
@@ -400,7 +394,7 @@ class Shards:
 
     @property
     def tokenizer_files(self) -> dict[str, bytes]:
-        """The tokenizer's files, content by name; none if it needs none."""
+        """The tokenizer's files, content by name."""
         return load_tokenizer(self.tokenizer, self.folder).files if "@" in self.tokenizer else {}
 
     @property

@@ -22,8 +22,8 @@ import msgspec
 from errors import InputError
 from text_data import hub
 
-# Characters of text tokenized at a time: bounds memory, and keeps tiktoken's
-# regular expression fast on text without line breaks.
+# Characters tokenized at a time. tiktoken's regular expression is slow on long
+# text without line breaks.
 PIECE_CHARACTERS = 1 << 20
 ROWS_PER_READ = 256  # rows of a parquet file read at a time; reading resumes at every multiple
 SKIPPED_LISTED = 10  # skipped files that are printed; the others are counted
@@ -56,8 +56,8 @@ def find_files(
 
     In folders, hidden and empty files and the folder `exclude` are left out.
     skip_reason: returns "<why a file is skipped>: <what to do>", or None.
-    kinds: of files that are read, for messages. Prints the first skipped files.
-    Raises InputError if a source does not exist or nothing is left.
+    Prints the first skipped files. Raises InputError if a source does not exist
+    or nothing is left.
     """
     missing = [source for source in sources if not Path(source).exists()]
     if missing:
@@ -128,10 +128,10 @@ def load_table(
 ) -> tuple[Any, str, str | None]:
     """Return rows, their name for messages, and the commit on the hub or None.
 
-    path: a JSON Lines or parquet file, the value of `flag`; its first `limit`
-    rows are a list of dictionaries with those of `columns` that a row has.
-    None: load hub_table, the arguments of datasets.load_dataset, as a
-    datasets.Dataset. Raises InputError if it cannot be read or has no rows.
+    path: a file, the value of `flag`; its first `limit` rows are a list of
+    dictionaries with those of `columns` that a row has. None: load hub_table,
+    the arguments of datasets.load_dataset, as a datasets.Dataset. Raises
+    InputError if it cannot be read or has no rows.
     """
     if path is not None and not (table_format(Path(path)) and Path(path).is_file()):
         raise InputError(
@@ -162,12 +162,11 @@ def read_rows(
 ) -> Iterator[tuple[int, str]]:
     """Yield (number, text) of each row of local files, or of files on the hub.
 
-    name: of all files, for messages. column: of the text, or several names with
-    commas: a row's first one counts. files: a function returns those on the
-    hub. on_state: called at times with (number of the next row, (its file, its
-    row there)). resume_from: such a pair, to continue from. column_remedy: what
-    to do if there is no such column. Raises InputError if a file cannot be
-    fetched or read, or for a row without text in `column`.
+    column: of the text, or several names with commas: a row's first one counts.
+    files: a function returns those on the hub. on_state: called at times with
+    (number of the next row, (its file, its row there)). resume_from: such a
+    pair. column_remedy: what to do if there is no such column. Raises
+    InputError if a file cannot be read, or for a row without text.
     """
     is_local = not callable(files)
     columns = [*dict.fromkeys(name.strip() for name in column.split(","))]
@@ -209,8 +208,7 @@ def find_text(values: dict, columns: Sequence[str], where: str, column_remedy: s
 def _read_file(path, columns: Sequence[str], first: int = 0) -> Iterator[tuple[int, dict]]:
     """Yield (row, value by column) of a file, from row `first` on.
 
-    Values are those of `columns` that the row has, or of all if it has none of
-    them. A line of text has all `columns`.
+    Values are those of `columns` that the row has, or all if it has none.
     """
     suffixes = _suffixes(path)
     with _open(path) as file:
@@ -226,7 +224,7 @@ def _read_file(path, columns: Sequence[str], first: int = 0) -> Iterator[tuple[i
 
 def _read_json_lines(file, columns: Sequence[str], first: int):
     """Yield as `_read_file`; blank lines are left out."""
-    # The syntax of other columns is checked, but they are not decoded.
+    # Other columns are not decoded.
     fields = [(f"column{index}", Any, msgspec.UNSET) for index in range(len(columns))]
     names = {field: column for (field, *_), column in zip(fields, columns, strict=True)}
     row_type: Any = msgspec.defstruct("Row", fields, rename=names)

@@ -59,10 +59,9 @@ class Preparation:
     """A new or resumed preparation: its tokenizer, `Meta` and writers.
 
     source: what the tokens are prepared from, JSON. texts: a function that
-    returns the text to train a tokenizer on. data_set: on the hub, whose commit
-    meta.json records. A resumed preparation uses the tokenizer stored in
-    out_dir. Writes nothing yet. Raises InputError if out_dir holds something
-    else or cannot be written.
+    returns the text to train a tokenizer on. A resumed preparation uses the
+    tokenizer and the commit of data_set stored in out_dir. Writes nothing yet.
+    Raises InputError if out_dir holds something else or cannot be written.
     """
 
     def __init__(
@@ -110,8 +109,8 @@ class Preparation:
     def write(self, documents, remedy: str, total: int | None = None) -> None:
         """Write the missing shards and print a summary.
 
-        total: number of documents, if known. If a split gets no text, removes
-        everything written and raises InputError with `remedy`.
+        total: number of documents. If a split gets no text, removes everything
+        written and raises InputError with `remedy`.
         """
         meta = self.meta
         if meta.content["complete"]:
@@ -129,10 +128,7 @@ class Preparation:
 
 
 def check_splits(splits: Iterable[str], documents, remedy: str) -> None:
-    """Raise InputError, with `remedy`, for a split without text.
-
-    documents: (split, pieces of text) pairs, read until each split has some.
-    """
+    """Raise InputError for a split without text among (split, pieces) pairs."""
     missing = list(splits)
     for split, pieces in documents:
         if split in missing and any(True for _ in pieces):
@@ -144,10 +140,7 @@ def check_splits(splits: Iterable[str], documents, remedy: str) -> None:
 
 @contextmanager
 def preparing(meta: shards.Meta):
-    """Mark the data set as incomplete in the block and as complete after it.
-
-    If the block raises InputError before the first shard, meta.json is removed.
-    """
+    """Mark the data set as incomplete in the block; remove it if it is empty."""
     meta.content["complete"] = False
     meta.write()
     try:
@@ -187,11 +180,7 @@ def tokenize_documents(
     total: int | None = None,
     min_tokens: int = 1,
 ) -> None:
-    """Tokenize documents in a thread pool; add them to their writers, in order.
-
-    Every document starts with <|endoftext|>. Those of fewer than min_tokens are
-    left out. Stops early when all writers are full.
-    """
+    """Tokenize documents in threads; add them to their writers, in order."""
     workers = os.cpu_count() or 1
     eot = np.array([tokenizer.eot])
     waiting = deque()  # (batch, future of its tokens)

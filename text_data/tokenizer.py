@@ -7,9 +7,8 @@
 `run_tokenizer` returns the tokenizer of a trained model.
 
 Data sets and checkpoints store a tokenizer's name: bytes, gpt2, cl100k_base,
-hf:NAME@HASH or bpe:4096@HASH. The hash is that of tokenizer.json, which is
-stored next to the shards and in each run's folder. So data sets that are
-tokenized differently have different names.
+hf:NAME@HASH or bpe:4096@HASH. The hash is that of tokenizer.json, stored next
+to the shards and in each run's folder.
 """
 
 import codecs
@@ -44,8 +43,8 @@ BPE_VOCABULARIES = range(257, 10**6 + 1)  # at least the bytes and <|endoftext|>
 class Tokenizer:
     """Interface of all tokenizers.
 
-    name: its identity. vocab_size: the highest token id + 1. eot: the token at
-    the start of each document. files: to store with data sets, by name.
+    vocab_size: the highest token id + 1. eot: the token at the start of each
+    document. files: to store with data sets, by name.
     """
 
     name: str
@@ -97,16 +96,12 @@ class TiktokenTokenizer(Tokenizer):
         return b"".join(map(self.token_bytes, tokens)).decode(errors=errors)
 
     def incremental_decoder(self):
-        # The decoder waits for all tokens of a character.
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         return lambda token: decoder.decode(self.token_bytes(token))
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """A tokenizer of Hugging Face's library `tokenizers`, from its files.
-
-    description: the name without hash. files: tokenizer.json and _config.json.
-    """
+    """A tokenizer of the library `tokenizers`; description: unhashed name."""
 
     def __init__(self, description: str, files: dict[str, bytes]):
         import tokenizers
@@ -130,8 +125,7 @@ class HuggingFaceTokenizer(Tokenizer):
         """Return the tokenizer of a tokenizers.Tokenizer.
 
         end: the token at the start of each document, added if missing. Removes
-        what adds tokens to a text or changes them from call to call: BOS, EOS,
-        padding, truncation, dropout.
+        BOS, EOS, padding, truncation and dropout.
         """
         backend.add_special_tokens([end])
         content = json.loads(backend.to_str())
@@ -183,9 +177,8 @@ class HuggingFaceTokenizer(Tokenizer):
 def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
     """Return the tokenizer `name`, as data sets and checkpoints store it.
 
-    folder: has tokenizer.json, for a name with a hash. Raises InputError for an
-    unknown name, a missing or changed tokenizer.json, and a vocabulary that is
-    neither cached nor reachable.
+    folder: of tokenizer.json, for a name with a hash. Raises InputError for an
+    unknown name, a missing or changed file, or an unreachable vocabulary.
     """
     import tiktoken
 
@@ -231,9 +224,8 @@ def _names() -> list[str]:
 def make_tokenizer(choice: str, texts) -> Tokenizer:
     """Return the tokenizer that --tokenizer chooses.
 
-    choice: bytes, an encoding of tiktoken, bpe:N, hf:NAME_OR_FOLDER, or the
-    folder of a data set or run. texts: a function that returns the training
-    text, an iterable of strings, for bpe:N.
+    choice: see tokenization.Settings. texts: a function that returns the
+    training text, an iterable of strings, for bpe:N.
     """
     kind, colon, rest = choice.partition(":")
     if kind == "bpe" and colon:
@@ -270,9 +262,8 @@ def is_choice(choice: str, name: str) -> bool:
 def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     """Return a byte-level BPE with this vocabulary, trained on texts.
 
-    It splits text into words as GPT-2 does. The last token is <|endoftext|>.
-    The same text gives the same tokenizer, a short one maybe fewer tokens.
-    Prints the progress on a terminal. Raises InputError if there is no text.
+    It splits text into words as GPT-2 does. The last token is <|endoftext|>. A
+    short text may give fewer tokens. Raises InputError if there is no text.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
