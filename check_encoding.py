@@ -4,13 +4,13 @@
     python check_encoding.py my_encoding.py --pe rope+mine    # a combination, or with options
     python check_encoding.py --pe cable                       # an encoding of this repository
 
-Prints a table of checks, each with the measured error and its bound, and the usual
-cause of the first failure. Then the speed of training and decoding next to `rope` and
-`nope`. Takes less than a minute on one CPU core. Exit status: 0 if no check failed, 1
-if one failed, 2 for invalid input.
+Prints a table of checks, each with the measured error and its bound, and the
+usual cause of the first failure. Then the speed of training and decoding next
+to `rope` and `nope`. Takes less than a minute on one CPU core. Exit status: 0
+if no check failed, 1 if one failed, 2 for invalid input.
 
-A class may define the method `reference_bias(self, x)`: the formula of the bias in
-NumPy, for x (B, T, C) float64, as an array that broadcasts to (B, H, T, T); later keys
+A class may define `reference_bias(self, x)`: the formula of the bias in NumPy,
+for x (B, T, C) float64, as an array that broadcasts to (B, H, T, T); later keys
 do not count. The bias is then compared with it.
 """
 
@@ -33,7 +33,6 @@ from errors import InputError
 from evaluation.encoding_checks import CHECKS, Result, run_check
 from reporting.formatting import MISSING, Table
 
-# A model small enough that the whole program takes less than a minute on one core.
 SHAPE: dict[str, Any] = {"n_layer": 2, "n_head": 4, "n_embd": 128, "vocab_size": 512}
 MICRO_BATCH = 4
 TRAINING_CONTEXTS = (256, 1024)  # in tokens
@@ -69,7 +68,7 @@ def main(argv=None):
 
 
 def specs_to_check(config: Config) -> list[str]:
-    """Return the encodings to check. Raises InputError for invalid files and encodings."""
+    """Return the encodings. Raises InputError for invalid files or names."""
     names, problems = [], []
     for path in config.files:
         try:
@@ -93,7 +92,7 @@ def specs_to_check(config: Config) -> list[str]:
 
 
 def check_encoding(spec: str) -> int:
-    """Run and print all checks of an encoding; return the number of failed ones."""
+    """Run and print an encoding's checks; return the number of failures."""
     sources = [str(plugin.path) for plugin in plugins.plugins_of(pe_spec.parse(spec))]
     docs = [(cls.__doc__ or "no docstring").strip() for cls, _ in pe_spec.parse(spec)]
     print(f"\n{spec}: {' | '.join(doc.splitlines()[0] for doc in docs)}\n")
@@ -116,7 +115,7 @@ def check_encoding(spec: str) -> int:
 
 
 def format_result(result: Result, with_cause: bool) -> str:
-    """Return the row of a check, followed by the lines that explain a failure."""
+    """Return a check's row, and the lines that explain a failure."""
     if result.status == "not applicable":
         return f"{result.name:24} not applicable: {result.message}"
     value = bound = ""
@@ -153,7 +152,7 @@ def print_speed(spec: str) -> None:
 
 
 def speed_row(label: str, make_cases, spec: str, context: int, shape: dict) -> list[str]:
-    """Time an encoding and the baselines, interleaved; return the row of the table."""
+    """Return a row of the table; rounds of all encodings are interleaved."""
     device = torch.device("cpu")
     setting = Setting("custom", MICRO_BATCH, context, device, torch.float32, False, shape=shape)
     cases: dict[str, BenchmarkCase] = {}

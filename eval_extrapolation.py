@@ -5,31 +5,32 @@
     python eval_extrapolation.py runs/medium/cable --protocol same-targets --windows 500
     python eval_extrapolation.py runs/medium/cable --lengths 131072 --cache_window 4096
 
-Protocols. L is one of --lengths: the number of input tokens of a window. All
-predictions use teacher forcing: a token is predicted from the true tokens before it
-in its window.
+Protocols, with teacher forcing. L is one of --lengths: the number of input
+tokens of a window.
 
-    segments      The text is cut into consecutive windows of L inputs; the last one is
-                  shorter. The n-th prediction of a window has n tokens of context, from
-                  1 to L. The loss is the mean over all predictions.
-                  --stride S, with S <= L, makes it a sliding window: windows start S
-                  tokens apart, and only the predictions that no earlier window made
-                  count: the last S, from more than L - S tokens of context.
-    same-targets  The targets are the last --targets tokens of windows as long as the
-                  longest of --lengths. They are predicted from the last L inputs of the
-                  window: only the context grows.
+    segments      Consecutive windows of L inputs; the last one is shorter. The
+                  n-th prediction of a window has n tokens of context, from 1 to
+                  L. The loss is the mean over all predictions.
+                  --stride S, with S <= L: sliding windows start S tokens apart,
+                  and only predictions that no earlier window made count: the
+                  last S, from more than L - S tokens of context.
+    same-targets  The targets are the last --targets tokens of windows as long
+                  as the longest of --lengths. They are predicted from the last
+                  L inputs of the window: only the context grows.
                   --targets 1 --windows 1000 is the Sandwich paper's protocol.
 
-Encoders (--objective mlm) are evaluated with `segments` only: in each window, tokens
-are masked as in training, and predicted from the whole window.
+Encoders (--objective mlm) are evaluated with `segments` only: in each window,
+tokens are masked as in training, and predicted from the whole window.
 
-The text of `segments` is all of the split: every token but the first of each shard is
-predicted. If the split is longer than --max_tokens, or with --windows, the text is
-windows of the longest length, evenly spaced. All lengths predict the same tokens.
+The text of `segments` is all of the split: every token but the first of each
+shard is predicted. If the split is longer than --max_tokens, or with --windows,
+it is windows of the longest length, evenly spaced. All lengths predict the same
+tokens.
 
-Each run gets one JSON record for each text and protocol, next to its checkpoints and
-written after each length; recorded lengths are skipped. It replaces a record of an
-older checkpoint, another dtype or another attention implementation.
+Each run gets one JSON record for each text and protocol, next to its
+checkpoints and written after each length; recorded lengths are skipped. It
+replaces a record of an older checkpoint, another dtype or another attention
+implementation.
 """
 
 import itertools
@@ -135,7 +136,7 @@ def main(argv=None):
 
 
 def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Plan]:
-    """Return the plan of one run. Raises InputError if the settings do not fit the run."""
+    """Return a run's plan. Raises InputError if the settings do not fit."""
     mask_rate = None if checkpoint["gpt"]["causal"] else checkpoint["config"]["mask_rate"]
     if mask_rate and (config.protocol != "segments" or config.stride or config.cache_window):
         raise InputError(
@@ -172,10 +173,7 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
 def select_text(
     shards: Shards, lengths: list[int], config: Config, mask_rate: float | None = None
 ) -> Text:
-    """Return the text that all lengths share, with the record's description of the protocol.
-
-    mask_rate: see Text. Raises InputError for settings that do not fit.
-    """
+    """Return the text of all lengths; raise InputError if settings do not fit."""
     shortest, longest = lengths[0], lengths[-1]
     same_targets = config.protocol == "same-targets"
     problems = []
@@ -231,10 +229,10 @@ def select_text(
 def starts_in_documents(
     shards: Shards, length: int, count: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Return starts (shard, offset) of windows inside one document each, and how many documents.
+    """Return starts (shard, offset) of windows, and how many documents.
 
-    At most `count` of all such windows that do not overlap, evenly spaced. A document
-    begins with the end-of-text token. Raises InputError if none is long enough.
+    At most `count` windows, inside one document each, evenly spaced over all
+    that do not overlap. A document begins with the end-of-text token.
     """
     end = load_tokenizer(shards.tokenizer, shards.folder).eot
     windows = []  # (shard, first token of the window, first token of the document)
@@ -255,10 +253,9 @@ def starts_in_documents(
 def overlapping_starts(
     shards: Shards, length: int, count: int
 ) -> tuple[list[tuple[int, int]], float]:
-    """Return the starts (shard, offset) of windows, and their mean spacing in tokens.
+    """Return starts (shard, offset) of windows, and their mean spacing.
 
-    At most `count` of all offsets at which a window of `length` inputs can start, evenly
-    spaced. Windows overlap if the spacing is less than `length`.
+    At most `count` of all possible starts, evenly spaced.
     """
     first = np.cumsum([0, *(max(0, len(tokens) - length) for tokens in shards.tokens)])
     total = int(first[-1])  # first: number of the first start of each shard
@@ -270,10 +267,10 @@ def overlapping_starts(
 
 
 def list_windows(text: Text, length: int) -> list[Window]:
-    """Return all windows, in the order of the text: of `length` inputs, or fewer at a region's end.
+    """Return all windows in the order of the text, of at most `length` inputs.
 
-    With a stride, windows and counted predictions are those of Hugging Face's guide
-    "Perplexity of fixed-length models", in each region.
+    A stride is that of Hugging Face's guide "Perplexity of fixed-length
+    models", in each region.
     """
     targets = text.protocol["targets"]
     stride = text.config.stride or length
@@ -283,8 +280,8 @@ def list_windows(text: Text, length: int) -> list[Window]:
             offset = inputs - length
             windows.append(Window(shard, first + offset, length, targets, offset))
             continue
-        # The first window ends `stride` tokens into the region, if the shard has enough tokens
-        # before the region. Predictions before the region do not count.
+        # The first window ends `stride` tokens into the region, if the shard has
+        # enough before it. Predictions before the region do not count.
         start, counted_to = max(0, first + stride - length), first
         while counted_to < first + inputs:
             end = min(start + length, first + inputs)
@@ -297,21 +294,20 @@ def list_windows(text: Text, length: int) -> list[Window]:
 
 
 def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
-    """Return the loss at one context length, in nats per token, and the perplexity.
+    """Return the loss at a context length, in nats per token, and perplexity.
 
     loss: mean over all predictions that count, summed in float64.
-    loss_se: its standard error over blocks of windows; None if there is a single block.
+    loss_se: its standard error over blocks of windows; None for one block.
     blocks, block_tokens: mean loss and number of predictions of each block.
-    by_position: see bin_positions.
-    by_offset: with --within_documents, the same by position in the longest window.
+    by_position: see bin_positions. by_offset: with --within_documents, the same
+    by position in the longest window.
     """
     windows = list_windows(text, length)
     counts = np.array([window.counted for window in windows])
     sums, curves = sum_losses(loaded, text, windows, length)
     mean = sums.sum() / counts.sum()
 
-    # Blocks of neighboring windows, at least as many as overlap at one token, so that blocks are
-    # nearly independent.
+    # Blocks of as many windows as overlap at a token are nearly independent.
     overlapping = -(-length // (text.config.stride or length))
     if text.protocol["targets"]:
         overlapping = math.ceil(1 / (1 - text.protocol["overlap"]))
@@ -319,7 +315,7 @@ def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
     blocks = np.array_split(np.arange(len(windows)), count)
     block_tokens = np.array([counts[block].sum() for block in blocks])
     block_means = np.array([sums[block].sum() for block in blocks]) / block_tokens
-    # Blocks may differ in their number of tokens: the mean is a ratio of two sums.
+    # Blocks may differ in their tokens: the mean is a ratio of two sums.
     deviations = (block_means - mean) * block_tokens / block_tokens.mean()
     return {
         "loss": float(mean),
@@ -336,9 +332,9 @@ def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
 def sum_losses(
     loaded: LoadedRun, text: Text, windows: list[Window], length: int
 ) -> tuple[np.ndarray, dict[str, dict]]:
-    """Return the sum of the losses of each window, (windows,) float64, and `measure`'s curves.
+    """Return the summed losses of windows, (windows,) float64, and curves.
 
-    The windows of a batch have the same length and number of predictions that count.
+    Windows of a batch have the same length and number of counted predictions.
     """
     by_shape = {}  # (length, counted) -> numbers of the windows
     for number, window in enumerate(windows):
@@ -378,10 +374,9 @@ def sum_losses(
 
 
 def bin_positions(sums: np.ndarray, counts: np.ndarray) -> dict:
-    """Return mean losses by position, in at most MAX_BINS bins of `width` from `first` on.
+    """Return mean losses by position, in at most MAX_BINS bins from `first` on.
 
-    sums, counts: (length,), of the losses at each position. The loss of a bin without
-    predictions is None.
+    sums, counts: (length,), of losses. None: a bin without predictions.
     """
     length = len(sums)
     first = int((counts > 0).argmax())

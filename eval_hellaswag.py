@@ -3,14 +3,15 @@
     python eval_hellaswag.py runs/cable runs/alibi                      # hub: 10,042 examples
     python eval_hellaswag.py runs/cable --source hellaswag_val.jsonl    # a file in the same format
 
-Each example is a context and four endings, one of which is right. acc is the percentage of examples
-whose right ending has the highest log-likelihood; acc_norm divides each log-likelihood by the
-length of the ending in characters. Text, tokenization and scores follow lm-evaluation-harness
-(EleutherAI), task hellaswag, zero-shot. As there, contexts are not preceded by <|endoftext|>,
+Each example is a context and four endings, one of which is right. acc is the
+percentage of examples whose right ending has the highest log-likelihood;
+acc_norm divides each by the length of the ending in characters. Text,
+tokenization and scores follow lm-evaluation-harness (EleutherAI), task
+hellaswag, zero-shot. As there, contexts are not preceded by <|endoftext|>,
 although documents were in training.
 
-Each run gets a JSON record next to its checkpoints, eval_hellaswag_validation.json or
-eval_hellaswag_{FILE}.json.
+Each run gets a JSON record next to its checkpoints,
+eval_hellaswag_validation.json or eval_hellaswag_{FILE}.json.
 """
 
 import hashlib
@@ -69,19 +70,13 @@ def main(argv=None):
 
 
 def load_examples(source: str | None) -> list[dict]:
-    """Return [{"context", "endings", "label"}] from a file, or from the hub if `source` is None.
-
-    Raises InputError for a source that is not HellaSwag.
-    """
+    """Return parsed examples of a .jsonl or .parquet file; None: of the hub."""
     rows, name, _ = text_sources.load_table(source, HUB, "--source", COLUMNS)
     return [parse_example(row, f"{name}: example {number}") for number, row in enumerate(rows, 1)]
 
 
 def parse_example(row: dict, name: str) -> dict:
-    """Return {"context", "endings", "label"} as the harness forms them.
-
-    Raises InputError if the row is not a HellaSwag example with a label.
-    """
+    """Return {context, endings, label} as the harness, or raise InputError."""
     try:
         context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
         endings, label = [preprocess(ending) for ending in row["endings"]], int(row["label"])
@@ -100,10 +95,7 @@ def preprocess(text: str) -> str:
 
 
 def evaluate(loaded: LoadedRun, examples: list[dict], config: Config) -> None:
-    """Write the record of a run over the first config.max_examples examples; print the result.
-
-    Raises InputError if an ending alone is longer than the encoding's longest context.
-    """
+    """Write and print a run's record; InputError: an ending is too long."""
     model, run = loaded.model, loaded.path
     tokenizer = run_tokenizer(run, loaded.checkpoint)
     model.set_vocabulary(tokenizer.vocab_size)
@@ -156,10 +148,10 @@ def evaluate(loaded: LoadedRun, examples: list[dict], config: Config) -> None:
 
 
 def encode_pair(tokenizer, context: str, continuation: str) -> Pair:
-    """Return the tokens of a context and of its continuation, divided as in the harness.
+    """Return the tokens of a context and its continuation, as the harness does.
 
-    Spaces at the end of the context belong to the continuation, whose tokens are those
-    of the whole text after as many as the context has by itself.
+    Spaces at the end of the context belong to the continuation, whose tokens
+    are those of the whole text after as many as the context has by itself.
     """
     tokens = tokenizer.encode(context.rstrip())
     return tokens, tokenizer.encode(context + continuation)[len(tokens) :]
@@ -167,7 +159,7 @@ def encode_pair(tokenizer, context: str, continuation: str) -> Pair:
 
 @torch.no_grad()
 def log_likelihoods(loaded: LoadedRun, pairs: list[Pair]) -> list[float]:
-    """Return log p(continuation | context) of each pair in nats, summed over its tokens.
+    """Return log p(continuation | context) of each pair in nats, summed.
 
     Sequences beyond the encoding's longest context keep their last tokens.
     """
@@ -187,15 +179,12 @@ def log_likelihoods(loaded: LoadedRun, pairs: list[Pair]) -> list[float]:
 
 
 def accuracies(scores: list[list[float]], examples: list[dict]) -> dict:
-    """Return the number of examples, acc, acc_norm (fractions) and their standard errors.
-
-    scores: log-likelihoods of the endings, of all examples or more.
-    """
+    """Return acc and acc_norm (fractions), their errors, and the examples."""
     result: dict = {"examples": len(examples)}
     for metric in ("acc", "acc_norm"):
         right = []
         for logs, example in zip(scores, examples, strict=False):
-            # An empty ending is divided by almost zero, so that it is never the best.
+            # An empty ending is divided by almost zero: it is never the best.
             lengths = [max(len(ending), 1e-9) for ending in example["endings"]]
             values = np.divide(logs, lengths) if metric == "acc_norm" else logs
             right.append(np.argmax(values) == example["label"])

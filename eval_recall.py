@@ -4,25 +4,24 @@
     python eval_recall.py runs/medium/* --distances 256,1x,4x,16x --trials 500
     python eval_recall.py runs/recall/* --distances 8,1x,4x,16x,64x
 
-Runs on text: in each trial, the model reads a passage, then unrelated filler text,
-then the passage again. The second copy starts `distance` tokens after the first. The
-baseline sequence starts with another, unrelated passage and is otherwise the same.
+Runs on text: in each trial, the model reads a passage, then unrelated filler
+text, then the passage again, which starts `distance` tokens after the first
+copy. The baseline starts with another, unrelated passage and is otherwise the
+same. The other passage and the filler are taken from two other trials. Trials
+start at windows evenly spaced over the split, the same for all distances.
 
-Recall is the percentage by which the first copy lowers the perplexity of the second
-half of the second copy. It is 0 if the model makes no use of the first copy, and
+Recall is the percentage by which the first copy lowers the perplexity of the
+second half of the second copy: 0 if the model makes no use of the first copy,
 near 100 if it copies it.
 
-Trials start at windows evenly spaced over the split. The other passage and the filler
-are taken from two other trials. All distances use the same passages.
+Runs with --objective recall: a trial is a sequence of the task on which the run
+was trained, a passage or pairs of keys and values that return after filler
+(text_data/recall_task.py). The second copy ends the sequence, which is at least
+as long as those of training. The result is the accuracy in percent, in one
+record for each task and filler. --passage does not apply.
 
-Runs with --objective recall: a trial is a sequence of the task on which the run was
-trained, a passage or pairs of keys and values that return after filler
-(text_data/recall_task.py). The second copy ends the sequence, which is at least as
-long as those of training. The result is the accuracy in percent, in one record for
-each task and filler. --passage does not apply.
-
-Records are JSON files next to the run's checkpoints, written after each distance;
-recorded distances are skipped.
+Records are JSON files next to the run's checkpoints, written after each
+distance; recorded distances are skipped.
 """
 
 import itertools
@@ -89,10 +88,7 @@ def main(argv=None):
 
 
 def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Plan]:
-    """Return one plan of a run on text, or one for each task and filler.
-
-    Raises InputError if the text is too short.
-    """
+    """Return one plan of a run on text, or one for each task and filler."""
     is_on_task = checkpoint["config"].get("objective") == "recall"
     default = TASK_DISTANCES if is_on_task else DISTANCES
     distances = cli.parse_lengths(config.distances or default, checkpoint["gpt"]["block_size"])
@@ -106,7 +102,7 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
 
 
 def plan_text(shards: Shards, distances: list[int], config: Config) -> Plan:
-    """Return the trials of a run on text. Raises InputError if it is too short for them."""
+    """Return the trials on text. Raises InputError if it is too short."""
     if distances[0] < config.passage:
         raise InputError(
             f"distance {distances[0]} is less than the {config.passage} tokens of the passage: "
@@ -133,10 +129,10 @@ def plan_text(shards: Shards, distances: list[int], config: Config) -> Plan:
 
 
 def trial_sequences(trials: Trials, batch: np.ndarray, distance: int) -> torch.Tensor:
-    """Return the token sequences of some trials, (2n, distance + passage) int64.
+    """Return the sequences of some trials, (2n, distance + passage) int64.
 
-    batch: (n,) indices into trials.numbers. The first n sequences are the baselines;
-    the last n start with the passage that they end with.
+    batch: (n,) indices into trials.numbers. The first n sequences are the
+    baselines; the last n start with the passage that they end with.
     """
     numbers, passage = trials.numbers, trials.passage
     third = len(numbers) // 3
@@ -154,8 +150,8 @@ def measure(loaded: LoadedRun, distance: int, trials: Trials) -> dict:
     """Return the recall at one distance.
 
     recall: percent. recall_se: its standard error over trials.
-    loss, loss_without: mean loss in nats of the second half of the passage's second
-    copy, after the passage and after the other passage.
+    loss, loss_without: mean loss in nats of the second half of the passage's
+    second copy, after the passage and after the other passage.
     by_trial: loss_without - loss of each trial.
     """
     count, targets = len(trials.numbers), trials.passage // 2
@@ -187,10 +183,7 @@ def plan_task(
     task: recall_task.Task,
     filler: recall_task.Filler,
 ) -> Plan:
-    """Return the trials on one kind of sequence, of `shortest` tokens or more.
-
-    Raises InputError if the text is too short.
-    """
+    """Return the trials on one kind of sequence, of `shortest` tokens or more."""
     windows = Windows(shards, max(shortest, distances[-1] + task.tokens))
     numbers = np.resize(evenly_spaced(len(windows), config.trials), config.trials)
     trials = f"{config.trials}x{windows.length}"
@@ -215,7 +208,7 @@ def plan_task(
 
 
 def steps_to_learn(run: str) -> int | None:
-    """Return the step of the first validation with an accuracy of at least LEARNED, or None."""
+    """Return the step of the first validation with LEARNED, or None."""
     for entry in read_log(run_folder_of(run)):
         if entry["kind"] == "val" and entry.get("accuracy", 0) >= LEARNED:
             return entry["step"]
@@ -225,9 +218,9 @@ def steps_to_learn(run: str) -> int | None:
 def task_sequences(
     trials: TaskTrials, batch: np.ndarray, distance: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return tokens (n, T) of some trials and the positions (n, t) whose next tokens count.
+    """Return tokens (n, T) and positions (n, t) whose next tokens count.
 
-    batch: (n,) indices into trials.numbers. Symbols are the same at all distances.
+    batch: (n,) indices into trials.numbers.
     """
     task = trials.task
     length = max(trials.shortest, distance + task.tokens)
@@ -244,7 +237,7 @@ def task_sequences(
 
 
 def measure_accuracy(loaded: LoadedRun, distance: int, trials: TaskTrials) -> dict:
-    """Return the accuracy at one distance in percent, and its standard error over trials."""
+    """Return the accuracy in percent, and its standard error over trials."""
     percent = np.zeros(len(trials.numbers))
     label = f"{trials.task.name}, {trials.filler}, at distance {distance:,}"
     tokens_per_trial = distance + trials.task.tokens

@@ -3,16 +3,17 @@
     python eval_receptive_field.py runs/quickstart/cable runs/quickstart/rope
     python eval_receptive_field.py runs/medium/* --lengths 1x,4x --windows 500
 
-The measure is the cumulative normalized gradient of Chi et al. 2023, section 5.1.
-The loss of the last token is differentiated with respect to the token embeddings.
-Each token's fraction is the norm of its gradient over the sum of all norms. The
-receptive field is the smallest n such that the last n tokens hold more than 99% of
-the gradient. The paper predicts that perplexity of ALiBi and of windows stays flat
-beyond the training length if it covers the receptive field, and grows otherwise.
+The cumulative normalized gradient of Chi et al. 2023, section 5.1: the loss of
+the last token is differentiated with respect to the token embeddings. Each
+token's fraction is the norm of its gradient over the sum of all norms. The
+receptive field is the smallest n such that the last n tokens hold more than 99%
+of the gradient. The paper predicts that perplexity of ALiBi and of windows
+stays flat beyond the training length if it covers the receptive field, and
+grows otherwise.
 
-Unlike recall (eval_recall.py), it does not measure whether the distant text improves
-the prediction. Everything is computed in float32: in bfloat16, a field of 24 tokens
-(`fox` at 1,024 tokens of context) became 440.
+Unlike recall (eval_recall.py), it does not measure whether the distant text
+improves the prediction. Everything is computed in float32: in bfloat16, a field
+of 24 tokens (`fox` at 1,024 tokens of context) became 440.
 
 The texts are windows of the longest context, evenly spaced over the split. All
 contexts end with the same token. Each run gets a JSON record next to its
@@ -38,7 +39,7 @@ from text_data.data_loader import Windows, evenly_spaced
 from text_data.shards import Shards
 
 FIELD_FRACTION = 0.99  # of the gradient, within the receptive field: the paper's value
-# Points of the recorded cumulative curve: near the prediction, and evenly spaced over the context.
+# Points of the cumulative curve: near the prediction, and evenly spaced.
 POINTS_PER_DOUBLING, EVEN_POINTS = 4, 32
 
 
@@ -61,7 +62,7 @@ def main(argv=None):
 
 
 def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Plan]:
-    """Return the plan of one run. Raises InputError if the text is too short for two windows."""
+    """Return a run's plan. Raises InputError without text for two windows."""
     lengths = cli.parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
     windows = Windows(shards, lengths[-1])
     numbers = evenly_spaced(len(windows), config.windows)
@@ -85,10 +86,10 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
 
 
 def gradient_fractions(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Return each token's fraction of the gradient of the last prediction's loss.
+    """Return each token's fraction of the gradient of the last loss.
 
-    tokens: (B, T) int64. targets: (B,) int64, the tokens that follow. Returns (B, T) float64; each
-    row sums to 1. The model's parameters must not require gradients.
+    tokens: (B, T) int64. targets: (B,) int64, the tokens that follow. Returns
+    (B, T) float64; each row sums to 1.
     """
     embeddings = []
 
@@ -108,10 +109,8 @@ def gradient_fractions(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
 def measure(loaded: LoadedRun, length: int, windows: Windows, numbers: np.ndarray) -> dict:
     """Return the receptive field at one context length.
 
-    numbers: (n,) int, of the windows that are evaluated.
     receptive_field: in tokens, mean over the windows, with its standard error.
-    cumulative: the fraction ("share") of the gradient in the last n tokens, mean
-    over the windows.
+    cumulative: the mean fraction ("share") of the gradient in the last tokens.
     """
     model = loaded.model
     model.requires_grad_(False)
@@ -135,7 +134,7 @@ def measure(loaded: LoadedRun, length: int, windows: Windows, numbers: np.ndarra
 
 
 def curve_points(length: int) -> list[int]:
-    """Return the numbers of tokens at which the cumulative curve is recorded, up to `length`."""
+    """Return the numbers of tokens, up to `length`, of the cumulative curve."""
     steps = range(int(POINTS_PER_DOUBLING * math.log2(length)) + 1)
     points = {round(2 ** (step / POINTS_PER_DOUBLING)) for step in steps}
     even = {math.ceil(length * step / EVEN_POINTS) for step in range(1, EVEN_POINTS + 1)}

@@ -1,7 +1,6 @@
 """Bias statistics: what a model's positional encoding does on a text.
 
-layer = layers(model, tokens)[0]
-layer.bias()                # the bias between all pairs of tokens
+layers(model, tokens)[0].bias()  # between all pairs of tokens
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from posenc import Encoding, NoPE, WeightedDecay
 class Layer:
     """One attention layer of a model that reads tokens (B, T).
 
-    attn: its module. x: its input after the LayerNorm, (B, T, C). pos: positions (T,) int64.
+    x: its input after the LayerNorm, (B, T, C). pos: positions (T,) int64.
     """
 
     attn: Attention
@@ -39,10 +38,9 @@ class Layer:
         return self.encoding.rotate(q, k, self.pos, *self.features)
 
     def bias(self) -> Tensor | None:
-        """Return the bias of all pairs, future keys included: (B|1, H|1, T, T).
+        """Return the bias of all pairs, also of later keys: (B|1, H|1, T, T).
 
-        It includes what `logits_transform` adds. None if the encoding adds nothing to
-        logits.
+        With what `logits_transform` adds. None if nothing is added to logits.
         """
         if self.encoding.logits_transform is not None:
             return self.logits() - self.logits(
@@ -54,22 +52,19 @@ class Layer:
         return attention.bias_matrix(bias_inputs, self.attn.heads, len(self.pos))
 
     def logits(self, bias_encoding: Encoding | None = None) -> Tensor:
-        """Return q k^T * scale + bias, without a mask: (B, H, T, T).
-
-        bias_encoding: whose bias is added to this layer's q and k; None: its own.
-        """
+        """Return q k^T * scale + bias, without a mask: (B, H, T, T)."""
         bias_inputs = attention.BiasInputs(bias_encoding or self.encoding, *self.features)
         return attention.logits(*self.queries_and_keys(), bias_inputs, self.attn.scale)
 
     def attention_mask(self) -> Tensor:
-        """Return the attention mask (T, T) bool, True where a query attends to a key."""
+        """Return the mask (T, T) bool, True where a query attends to a key."""
         q, k = self.queries_and_keys()
         return attention.attention_mask(q, k, attention.make_mask_spec(self.encoding))
 
     def decay(self) -> Tensor | None:
-        """Return S[j-1] - S[j] of every token, by how much it decays the bias of all before it.
+        """Return by how much each token decays the bias of all before it.
 
-        (B|1, H|1, T); None if the encoding has no S (see posenc.WeightedDecay).
+        S[j-1] - S[j], (B|1, H|1, T); None without S (see WeightedDecay).
         """
         if self.encoding.bias is None:
             return None
@@ -83,7 +78,7 @@ class Layer:
 
 @torch.no_grad()
 def layers(model: GPT, tokens: Tensor) -> list[Layer]:
-    """Return the layers of a model, with their inputs while it reads tokens (B, T)."""
+    """Return a model's layers, with their inputs as it reads tokens (B, T)."""
     found = []
 
     def hook(attn, arguments):

@@ -1,11 +1,9 @@
-"""Checks of a positional encoding: the tests of all registered encodings, also for a user's own.
+"""Checks of a positional encoding: registered ones, and a user's own.
 
-    result = run_check("causality", "cable")  # ok, failed or not applicable, with the numbers
-    measure("causality", "cable")             # raises CheckFailed or NotApplicable
+    result = run_check("causality", "cable")  # a Result, whatever is raised
+    measure("causality", "cable")  # raises CheckFailed or NotApplicable
 
 CHECKS is the table; layer_checks.py and model_checks.py fill it.
-tests/evaluation/test_encoding_checks.py runs it over the registry, and
-check_encoding.py over a user's file.
 """
 
 import itertools
@@ -23,7 +21,7 @@ from evaluation.measurement import CHECKS, CheckFailed, Measurement, NotApplicab
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a check. status: "ok", "failed" or "not applicable"; message: the reason."""
+    """A check's result. status: "ok", "failed" or "not applicable"."""
 
     name: str
     status: str
@@ -33,9 +31,9 @@ class Result:
 
 
 def measure(name: str, spec: str) -> Measurement | None:
-    """Run all cases of a check; return the measurement that is closest to its bound.
+    """Run all cases of a check; return the measurement closest to its bound.
 
-    Raises CheckFailed or NotApplicable (to all cases), or what the encoding raises.
+    Raises CheckFailed, NotApplicable to all cases, or the encoding's error.
     """
     check = CHECKS[name]
     measurements, reasons = [], []
@@ -56,7 +54,7 @@ def measure(name: str, spec: str) -> Measurement | None:
 def run_check(name: str, spec: str, sources: Sequence[str] = ()) -> Result:
     """Run a check and return its result, whatever the encoding raises.
 
-    sources: paths of the files that define the encoding; messages name the line there.
+    sources: files that define the encoding; messages name the line there.
     """
     try:
         with torch.random.fork_rng(devices=[]):
@@ -71,7 +69,7 @@ def run_check(name: str, spec: str, sources: Sequence[str] = ()) -> Result:
 
 
 def _cause(name: str, error: Exception) -> str:
-    """Return the usual cause of an exception in a check, "" for a slip in the code."""
+    """Return the usual cause of an exception, "" for a slip in the code."""
     if isinstance(error, TypeError) and "argument" in str(error):
         return (
             "a hook has other arguments than in posenc.Encoding, which has "
@@ -82,7 +80,7 @@ def _cause(name: str, error: Exception) -> str:
 
 
 def _describe(error: Exception, sources: Sequence[str]) -> str:
-    """Return an exception in one line, with the last line of the files `sources` that raised it."""
+    """Return an exception in one line, with the last line of `sources`."""
     text = str(error)
     first = " ".join(text.partition("\n")[0].split())  # torch.compile's messages have many lines
     message = f"{type(error).__name__}: {first[:200]}"

@@ -1,19 +1,18 @@
-"""95% confidence intervals of comparisons: paired bootstrap over the text, t interval over seeds.
+"""95% confidence intervals of comparisons: bootstrap over text, t over seeds.
 
     ratio = perplexity_ratio([(entry, other), (entry_of_seed_2, other_of_seed_2)])
     ratio.estimate, ratio.low, ratio.high
 
-Text. It is cut into at most 32 segments of neighboring windows, which are not independent. The
-bootstrap draws segments with replacement, 10,000 times, and the same ones for both models or
-lengths that are compared. The percentile interval is widened by t / 1.96 * sqrt(n / (n - 1)) for n
-segments (Hesterberg 2015: "expanded percentile interval"). A single window is cut at bins of
-positions.
+Text: at most 32 segments of neighboring windows, which are not independent; a
+single window is cut at bins of positions. The bootstrap draws segments with
+replacement, 10,000 times with a fixed seed, the same ones for both models or
+lengths. The percentile interval is widened by t / 1.96 * sqrt(n / (n - 1)) for
+n segments (Hesterberg 2015: "expanded percentile interval").
 
-Seeds. The estimate is the mean over seeds (of ratios: the geometric mean). Half the width of its t
-interval over seeds and that of the interval over the text are added in quadrature. One seed: the
-interval covers the text only. Intervals of accuracies are computed on the scale of log-odds.
-
-Random numbers have a fixed seed, so that the same records give the same interval.
+Seeds: the estimate is the mean over seeds (of ratios: the geometric mean). Half
+the width of its t interval over seeds and that of the interval over the text
+are added in quadrature. One seed: the interval covers the text only. Intervals
+of accuracies are computed on the scale of log-odds.
 """
 
 import math
@@ -44,7 +43,7 @@ class Interval:
         return self.low is not None and self.low > bound
 
     def below(self, bound: float) -> bool:
-        """Return whether the whole interval is below the bound."""
+        """Return whether the whole interval is below it."""
         return self.high is not None and self.high < bound
 
     def scaled(self, factor: float) -> "Interval":
@@ -52,7 +51,7 @@ class Interval:
         return self._map(lambda value: value * factor)
 
     def exp(self) -> "Interval":
-        """Return the interval of the exponential; infinity where it overflows, NaN of NaN."""
+        """Return the interval of the exponential; infinity for an overflow."""
         return self._map(lambda value: math.inf if value >= 700 else math.exp(value))
 
     def _map(self, function) -> "Interval":
@@ -63,7 +62,7 @@ class Interval:
 
 @lru_cache
 def t_quantile(degrees: int) -> float:
-    """Return the 97.5% quantile of Student's t for at least one degree of freedom."""
+    """Return the 97.5% quantile of Student's t; degrees: at least 1."""
     from scipy import special
 
     return float(special.stdtrit(degrees, 0.975))
@@ -72,9 +71,10 @@ def t_quantile(degrees: int) -> float:
 def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) -> Interval:
     """Return the ratio of two perplexities, first over second.
 
-    pairs: one for each seed, of entries of records of eval_extrapolation.py, of the same text if
-    `paired`. Entries without losses of blocks, or with different numbers of predictions, are
-    compared by their standard errors. A loss of NaN or Inf: no interval.
+    pairs: for each seed, entries of records of eval_extrapolation.py, of the
+    same text if `paired`. Entries without losses of blocks, or with different
+    numbers of predictions, are compared by their standard errors. A loss of NaN
+    or Inf: no interval.
     """
     differences = [first["loss"] - second["loss"] for first, second in pairs]
     if not np.isfinite(differences).all():
@@ -91,10 +91,10 @@ def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) ->
 
 
 def log_ratio_draws(pairs: Sequence[tuple[dict, dict]]) -> tuple[np.ndarray, int] | None:
-    """Return bootstrap draws of a mean log ratio of perplexities, (DRAWS,), and their segments.
+    """Return draws (DRAWS,) of a mean log ratio of perplexities, and segments.
 
-    pairs: see perplexity_ratio. Ratios of the same text share their draws. None if entries have
-    fewer than two blocks, or those of a pair have different numbers of predictions.
+    None if entries have fewer than two blocks, or those of a pair have
+    different numbers of predictions.
     """
     if any(first.get("tokens") != second.get("tokens") for first, second in pairs):
         return None
@@ -108,11 +108,11 @@ def log_ratio_draws(pairs: Sequence[tuple[dict, dict]]) -> tuple[np.ndarray, int
 
 
 def segment_losses(entries: Sequence[dict]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the mean losses of the text's segments, (entries, segments), and their relative sizes.
+    """Return mean losses of segments, (entries, segments), and relative sizes.
 
-    Segments end where blocks of the entry with the fewest blocks end. Where blocks of another entry
-    cross this boundary, they count on both sides, in proportion. None if an entry has fewer than
-    two blocks.
+    Segments end where blocks of the entry with the fewest blocks end. Blocks of
+    other entries that cross this boundary count on both sides, in proportion.
+    None if an entry has fewer than two blocks.
     """
     blocks = list(map(_losses_of_blocks, entries))
     if any(len(losses) < 2 for losses, _ in blocks):
@@ -129,7 +129,7 @@ def segment_losses(entries: Sequence[dict]) -> tuple[np.ndarray, np.ndarray] | N
 
 
 def _losses_of_blocks(entry: dict) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean losses and the numbers of tokens of consecutive blocks, (blocks,) each."""
+    """Return mean losses and numbers of tokens of blocks, (blocks,) each."""
     losses = np.array(entry.get("blocks", ()), float)
     tokens = np.array(entry.get("block_tokens", np.ones(len(losses))))  # of equal size
     curve = entry.get("by_position")
@@ -142,7 +142,7 @@ def _losses_of_blocks(entry: dict) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cumulative_losses(losses: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where blocks end, as fractions of the text, and the sum of the losses up to there."""
+    """Return ends of blocks, as fractions of the text, and summed losses."""
     bounds = np.concatenate([[0], tokens.cumsum()]) / tokens.sum()
     return bounds, np.concatenate([[0], (losses * tokens).cumsum()]) / tokens.sum()
 
@@ -150,8 +150,8 @@ def _cumulative_losses(losses: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarr
 def score_ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
     """Return the ratio of two mean scores, first over second.
 
-    pairs: one for each seed, of the scores (n,) of the same n independent queries. No interval if
-    all scores of a divisor are 0.
+    pairs: for each seed, scores (n,) of the same n independent queries. No
+    interval if all scores of a divisor are 0.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = [float(np.divide(first.mean(), second.mean())) for first, second in pairs]
@@ -168,7 +168,7 @@ def score_ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
 
 
 def score_difference(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
-    """Return the difference of two mean scores, first minus second; pairs: see score_ratio."""
+    """Return the difference of two mean scores; pairs: see score_ratio."""
     differences = [float(first.mean() - second.mean()) for first, second in pairs]
     mean = np.mean([first - second for first, second in pairs], 0)
     if len(mean) < 2:
@@ -180,24 +180,21 @@ def score_difference(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval
 def unpaired_difference(
     pairs: Sequence[tuple[tuple[float, float | None], tuple[float, float | None]]],
 ) -> Interval:
-    """Return the difference of two values with standard errors, first minus second.
+    """Return the difference of two values with standard errors.
 
-    pairs: one for each seed, of (value, standard error); None: unknown, then there is no interval.
+    pairs: for each seed, two (value, error); an error of None: no interval.
     """
     differences = [first[0] - second[0] for first, second in pairs]
     errors = [(a, b) for (_, a), (_, b) in pairs if a is not None and b is not None]
     if len(errors) < len(pairs):
         return Interval(statistics.mean(differences), seeds=len(pairs), paired=False)
-    # All seeds are evaluated on the same text: its error does not decrease with their number.
+    # Seeds share the text: its error does not decrease with their number.
     width = NORMAL_QUANTILE * math.hypot(*np.mean(errors, 0))
     return over_seeds(differences, (width, width), paired=False)
 
 
 def mean_interval(values: Sequence[float], errors: Sequence[float | None], n: int) -> Interval:
-    """Return the mean over seeds of values with standard errors, each over the same n windows.
-
-    No interval if an error is unknown, or for a single window.
-    """
+    """Return the mean over seeds; an unknown error or n = 1: no interval."""
     known = [error for error in errors if error is not None]
     if n < 2 or len(known) < len(errors):
         return Interval(statistics.mean(values), seeds=len(values))
@@ -206,9 +203,9 @@ def mean_interval(values: Sequence[float], errors: Sequence[float | None], n: in
 
 
 def fraction_interval(values: Sequence[float], errors: Sequence[float | None], n: int) -> Interval:
-    """Return the mean over seeds of fractions, with an interval that stays between 0 and 1.
+    """Return the mean over seeds of fractions, an interval within 0 and 1.
 
-    It has the width of mean_interval on the scale of log-odds, by the delta method.
+    It has the width of mean_interval on the scale of log-odds (delta method).
     """
     interval = mean_interval(values, errors, n)
     mean = interval.estimate
@@ -220,10 +217,10 @@ def fraction_interval(values: Sequence[float], errors: Sequence[float | None], n
 
 
 def ratio_of_rounds(first: Sequence[float], second: Sequence[float] = ()) -> Interval:
-    """Return exp(mean of first - mean of second), with a t interval over rounds (Welch).
+    """Return exp(mean of first - mean of second), with Welch's t interval.
 
-    first, second: logarithms measured in independent rounds; second: () is a mean of exactly 0. No
-    interval if one of them has a single round.
+    first, second: logarithms measured in independent rounds; second = (): a
+    mean of exactly 0. No interval if one of them has a single round.
     """
     samples = [np.asarray(sample, float) for sample in (first, second) if len(sample)]
     estimate = float(samples[0].mean() - (samples[1].mean() if len(samples) > 1 else 0))
@@ -241,9 +238,9 @@ def ratio_of_rounds(first: Sequence[float], second: Sequence[float] = ()) -> Int
 def over_seeds(
     values: Sequence[float], widths: tuple[float, float], paired: bool = True
 ) -> Interval:
-    """Return the mean of one value for each seed, with the interval over the text and over seeds.
+    """Return the mean over seeds, with the interval over text and seeds.
 
-    widths: from the mean to the lower and to the upper end of the interval over the text.
+    widths: from the mean to both ends of the interval over the text.
     """
     mean = float(np.mean(values))
     seed_width = 0.0
@@ -255,10 +252,7 @@ def over_seeds(
 
 
 def _widened(values: Sequence[float], draws: np.ndarray, n: int) -> tuple[float, float]:
-    """Return the distances from the mean of values to the ends of its widened bootstrap interval.
-
-    draws: of the mean, from n segments (see the module's docstring).
-    """
+    """Return the distances from the mean to its widened interval's ends."""
     mean = float(np.mean(values))
     low, high = np.percentile(draws, [2.5, 97.5])
     factor = t_quantile(n - 1) / NORMAL_QUANTILE * math.sqrt(n / (n - 1))

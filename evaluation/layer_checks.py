@@ -1,8 +1,8 @@
 """Checks of one layer's encoding: its hooks, gradients and attention paths.
 
-Each function takes an encoding as in --pe, and returns the largest error and its bound,
-or None if nothing is measured. It raises CheckFailed, or NotApplicable with the reason.
-A failure without a cause of its own prints the usual cause in the docstring.
+Each takes an encoding as in --pe, and yields measured errors with their bounds,
+or returns None. It raises CheckFailed, or NotApplicable with the reason. A
+failure without a cause of its own prints the usual cause in the docstring.
 
 B batch, H heads, T queries, S keys, D head dimension, C width.
 """
@@ -36,10 +36,7 @@ def make_encoding(
     causal: bool = True,
     std: float | None = 0.5,
 ) -> posenc.Encoding:
-    """Return one layer's encoding with random parameters: zeros could hide a mistake.
-
-    std: standard deviation of the parameters; None: their initial values.
-    """
+    """Return an encoding with random parameters: zeros could hide a mistake."""
     if not causal and not supports_bidirectional(spec):
         raise NotApplicable("supports_bidirectional = False")
     torch.manual_seed(0)
@@ -53,7 +50,7 @@ def make_encoding(
 
 @torch.no_grad()
 def _clamp_by_reflection(encoding: posenc.Encoding) -> None:
-    """Clamp random parameters, but not onto a bound, where the formula may have a kink."""
+    """Clamp parameters, but not onto a bound: formulas may have a kink."""
     drawn = [parameter.clone() for parameter in encoding.parameters()]
     encoding.clamp_parameters_()
     for parameter, value in zip(encoding.parameters(), drawn, strict=True):
@@ -62,12 +59,12 @@ def _clamp_by_reflection(encoding: posenc.Encoding) -> None:
 
 
 def supports_bidirectional(spec: str) -> bool:
-    """Return whether all parts of an encoding support bidirectional attention."""
+    """Return whether all parts support bidirectional attention."""
     return all(cls.supports_bidirectional for cls, _ in pe_spec.parse(spec))
 
 
 def bias_of_pairs(encoding, q_features: tuple, k_features: tuple, heads: int) -> Tensor:
-    """Return the formula `bias` of all pairs, computed directly: (B|1, H|1, T, S)."""
+    """Return `bias` of all pairs, computed directly: (B|1, H|1, T, S)."""
     h = torch.arange(heads)[:, None, None]
     return encoding.bias(*_spread_out(q_features, k_features), h)
 
@@ -79,9 +76,9 @@ def _spread_out(q_features: tuple, k_features: tuple) -> tuple[tuple, tuple]:
 
 
 def all_pairs(q, k, v, bias_inputs: BiasInputs, scale: float, window: int) -> Tensor:
-    """Return the output of attention (B, H, T, D), computed directly from one matrix of all pairs.
+    """Return attention (B, H, T, D), computed from one matrix of all pairs.
 
-    window: tokens that each token attends to in each direction, itself included.
+    window: tokens attended to in each direction, the query's own included.
     """
     encoding, q_features, k_features = bias_inputs
     distance = torch.arange(q.size(2))[:, None] - torch.arange(k.size(2))
@@ -102,7 +99,7 @@ def all_pairs(q, k, v, bias_inputs: BiasInputs, scale: float, window: int) -> Te
 
 
 def dense_output(encoding, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return the output of the dense path (B, H, T, D) for token embeddings x (B, T, C)."""
+    """Return the dense path's output (B, H, T, D) for x (B, T, C)."""
     pos = torch.arange(x.size(1))
     features = encoding.features(encoding.embed(x, pos), pos)
     q, k = encoding.rotate(q, k, pos, *features)
@@ -110,7 +107,7 @@ def dense_output(encoding, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor
 
 
 def dense_bias(encoding, x: Tensor, heads: int = H) -> np.ndarray | None:
-    """Return the bias (B, H, T, T) float64 of the dense path; None for encodings without one."""
+    """Return the dense path's bias (B, H, T, T) float64, or None."""
     if encoding.bias is None:
         return None
     inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(x.size(1))))
@@ -124,12 +121,12 @@ def last_queries(features: tuple, count: int) -> tuple:
 
 
 def small_chunks():
-    """Return a context in which attention processes 16 queries at a time."""
+    """Return a context in which attention takes 16 queries at a time."""
     return mock.patch.object(attention, "CHUNK_ELEMENTS", 1)
 
 
 def outputs(q, k, v, bias_inputs, mask_spec=None) -> Iterator[tuple[str, Tensor]]:
-    """Yield the name and the output of each path: the dense reference and the one of "auto"."""
+    """Yield names and outputs of the dense path and of the one of "auto"."""
     encoding = bias_inputs.encoding
     mask_spec = mask_spec or attention.make_mask_spec(encoding)
     for path in dict.fromkeys((attention.DENSE, attention.resolve_path("auto", encoding))):
@@ -144,9 +141,9 @@ def outputs(q, k, v, bias_inputs, mask_spec=None) -> Iterator[tuple[str, Tensor]
 def check_options(spec: str) -> None:
     """Check constructor and options, and that 2 to 12 heads are possible.
 
-    Usual cause: __init__(self, heads, channels, block_size, *, option: int = 8) must
-    call super().__init__(heads, channels, block_size) first. A default is an integer,
-    None, or one of the option's words in option_words
+    Usual cause: __init__(self, heads, channels, block_size, *, option: int = 8)
+    must call super().__init__(heads, channels, block_size) first. A default is
+    an integer, None, or one of the option's words in option_words
     """
     for cls, _ in pe_spec.parse(spec):
         parameters = list(inspect.signature(cls).parameters.values())
@@ -172,10 +169,11 @@ def check_options(spec: str) -> None:
 def check_shapes(spec: str) -> None:
     """Check shapes and dtypes of what the hooks return.
 
-    Usual cause: bias must index parameters of a head by [h], of shape (H, 1, 1).
-    features must return two tuples: a linear layer of x gives (B, T, H): use .mT; pos
-    gives (T,): use pos.float()[None, None]. rotate must compute in float32 or float64
-    and return x.to(q.dtype); another width needs changes_width = True
+    Usual cause: bias must index parameters of a head by [h], of shape
+    (H, 1, 1). features must return two tuples: a linear layer of x gives
+    (B, T, H): use .mT; pos gives (T,): use pos.float()[None, None]. rotate must
+    compute in float32 or float64 and return x.to(q.dtype); another width needs
+    changes_width = True
     """
     encoding = make_encoding(spec)
     for hook, arguments in _hook_calls(encoding):
@@ -198,7 +196,7 @@ def check_shapes(spec: str) -> None:
 
 
 def _require_shape(what: str, x: Tensor, sizes: list, dtype: torch.dtype = torch.float32) -> None:
-    """Raise CheckFailed unless x has this dtype, and each dimension one of its sizes."""
+    """Raise CheckFailed for another dtype, or a size not in `sizes`."""
     fits = x.dim() == len(sizes) and all(n in each for n, each in zip(x.shape, sizes, strict=True))
     expected = ", ".join("|".join(map(str, each)) for each in sizes)
     require(
@@ -211,10 +209,7 @@ def _require_shape(what: str, x: Tensor, sizes: list, dtype: torch.dtype = torch
 def _hook_calls(
     encoding, tokens: int = T, queries: int = T, device: str = "cpu"
 ) -> Iterator[tuple[str, tuple]]:
-    """Yield the name and the arguments of each hook that an encoding has.
-
-    queries: number of the last tokens whose pairs are computed; `rotate` gets the last T tokens.
-    """
+    """Yield names and arguments of hooks, for pairs of the last `queries`."""
     pos, h = torch.arange(tokens, device=device), torch.arange(H, device=device)[:, None, None]
     x = torch.randn(B, tokens, C, device=device)
     q, k = torch.randn(2, B, H, tokens, C // H, device=device)
@@ -236,7 +231,7 @@ def _hook_calls(
 
 
 def _tensors(values) -> list[Tensor]:
-    """Return all tensors in the arguments or the result of a hook, nested iterables."""
+    """Return all tensors in nested iterables."""
     if isinstance(values, Tensor):
         return [values]
     if not isinstance(values, Iterable):
@@ -262,10 +257,10 @@ def check_inputs_unchanged(spec: str) -> None:
 
 @check("device")
 def check_device(spec: str) -> None:
-    """Move the encoding to another device (meta, without values) and call all hooks there.
+    """Call all hooks on another device (meta, without values).
 
-    Usual cause: torch.arange and the like without device=x.device, constants without
-    register_buffer, or .item()
+    Usual cause: torch.arange and the like without device=x.device, constants
+    without register_buffer, or .item()
     """
     encoding = make_encoding(spec).to("meta")
     with torch.device("cpu"):
@@ -277,7 +272,7 @@ def check_device(spec: str) -> None:
 
 
 def formula_case(spec: str, hook: str, causal: bool = True) -> tuple[Any, Tensor, tuple]:
-    """Return an encoding with this hook, x (B, T, C), and its features of queries and keys."""
+    """Return an encoding with this hook, x (B, T, C), and its features."""
     encoding, x = make_encoding(spec, causal=causal), torch.randn(B, T, C)
     if encoding.bias is None or getattr(encoding, hook, None) is None:
         raise NotApplicable(f"the class has no method {hook}")
@@ -287,7 +282,7 @@ def formula_case(spec: str, hook: str, causal: bool = True) -> tuple[Any, Tensor
 def compare_pairs(
     hook: str, encoding, features: tuple, ours: Tensor, atol: float = 1e-5, rtol: float = 1e-5
 ) -> Iterator[Measurement]:
-    """Compare the bias of all pairs that attend with `bias`, computed directly."""
+    """Compare the bias of attended pairs with `bias`, computed directly."""
     q_features, k_features = features
     expected = bias_of_pairs(encoding, q_features, k_features, H).double().expand(B, H, T, T)
     ours = ours.double().expand(B, H, T, T)
@@ -325,7 +320,7 @@ def check_factors(spec: str, causal: bool) -> Iterator[Measurement]:
 
 @check("distance bias", causal=(True, False))
 def check_distance_bias(spec: str, causal: bool) -> Iterator[Measurement]:
-    """Compare the dense path of an encoding with `distance_bias` with its `bias`.
+    """Compare the dense path of `distance_bias` with `bias`.
 
     Usual cause: override only distance_bias, not bias
     """
@@ -364,10 +359,10 @@ def check_triton_bias(spec: str) -> Iterator[Measurement]:
 
 @check("continued features")
 def check_continued_features(spec: str) -> Iterator[Measurement]:
-    """Compare features of a text in one piece and in two, the second with `previous`.
+    """Compare features of a text in one piece and in two, with `previous`.
 
-    Usual cause: features ignore `previous`: add previous[0] to cumulative sums; use
-    pos, not torch.arange(T); or a feature depends on later tokens, as by x.mean(1)
+    Usual cause: features ignore `previous`: add previous[0] to cumulative sums;
+    use pos, not torch.arange(T); or they use later tokens, as by x.mean(1)
     """
     encoding, x, pos = make_encoding(spec), torch.randn(B, T, C), torch.arange(T)
     whole = sum(encoding.features(x, pos), ())
@@ -390,10 +385,10 @@ def check_continued_features(spec: str) -> Iterator[Measurement]:
 
 @check("gradients", causal=(True, False))
 def check_gradients(spec: str, causal: bool) -> Iterator[Measurement]:
-    """Compare gradients with finite differences in float64, along one random direction each.
+    """Compare gradients with finite differences in float64.
 
-    The error is relative to the norm of the gradient, and the smallest of several
-    step sizes: rounding to float32 needs large steps, kinks need small ones.
+    Relative to the gradient's norm, with the best of several step sizes:
+    float32 rounding needs large steps, kinks small ones.
 
     Usual cause: detach(), .data or no_grad in a formula, or a wrong backward
     """
@@ -419,7 +414,7 @@ def check_gradients(spec: str, causal: bool) -> Iterator[Measurement]:
 def difference_error(
     loss: Callable[[], Tensor], tensors: list[Tensor], gradients: list[Tensor], step: float
 ) -> float:
-    """Return the error of the derivative along a random direction, over the gradient's norm."""
+    """Return the error of a directional derivative over the gradient's norm."""
     generator = torch.Generator().manual_seed(0)
     directions = [
         torch.randn(tensor.shape, generator=generator, dtype=torch.float64) for tensor in tensors
@@ -438,10 +433,10 @@ def difference_error(
 
 @check("finite values")
 def check_finite(spec: str) -> None:
-    """Check that hooks, attention and gradients are finite, hooks also for far tokens.
+    """Check that hooks (also of far tokens), attention, gradients are finite.
 
-    Usual cause: log(0), 0 / 0 and sqrt'(0) at distance 0: use log1p or clamp; powers
-    and exp overflow far away; random parameters need bounds in clamp_parameters_
+    Usual cause: log(0), 0 / 0, sqrt'(0) at distance 0: use log1p or clamp; exp
+    overflows far away; random parameters need bounds in clamp_parameters_
     """
     encoding = make_encoding(spec)
     far = min(encoding.max_context or FAR, FAR)
@@ -467,7 +462,7 @@ def _require_finite(values: Tensor, what: str) -> None:
 @check("bfloat16, far tokens")
 @torch.no_grad()
 def check_rotation_in_bfloat16(spec: str) -> Iterator[Measurement]:
-    """Compare rotated queries and keys in bfloat16 with float32 at far positions, by norms.
+    """Compare rotation in bfloat16 and float32 at far positions, by norms.
 
     Usual cause: compute angles and sines in float32 or float64, cast the result
     """
@@ -484,7 +479,7 @@ def check_rotation_in_bfloat16(spec: str) -> Iterator[Measurement]:
 
 @check("clamping")
 def check_clamping(spec: str) -> None:
-    """Check that `clamp_parameters_` works in place, and that outputs are finite after it.
+    """Check that clamp_parameters_ is in place, and outputs finite after it.
 
     Usual cause: clamp in place and under @torch.no_grad(): self.r.clamp_(min=0)
     """
@@ -511,9 +506,9 @@ def check_clamping(spec: str) -> None:
 
 @check("attention paths", queries=(1, 7, 65), gradients=(True, False))
 def check_paths(spec: str, queries: int, gradients: bool) -> Iterator[Measurement]:
-    """Compare all paths, in chunks, with the dense path; the last `queries` of 65 tokens.
+    """Compare all paths, in chunks, with the dense path, for last queries.
 
-    Usual cause: a bias depends on T or S: use pos and d; or factors differ from bias
+    Usual cause: a bias depends on T or S: use pos and d; or factors are wrong
     """
     encoding = make_encoding(spec, 2, 12, 128, std=None)
     x, (q, k, v) = torch.randn(2, 65, 12), torch.randn(3, 2, 2, 65, 6)
@@ -532,7 +527,7 @@ def check_paths(spec: str, queries: int, gradients: bool) -> Iterator[Measuremen
 
 
 def bidirectional_case(spec: str):
-    """Return a bidirectional encoding, x, and q, k, v of two texts of 50 tokens."""
+    """Return a bidirectional encoding, x, and q, k, v of two texts."""
     encoding = make_encoding(spec, 2, 32, 64, causal=False, std=0.3)
     cause = "call super().set_bidirectional() where you override it"
     require(not encoding.causal, "an encoder's encoding is causal", cause)
@@ -541,11 +536,11 @@ def bidirectional_case(spec: str):
 
 @check("encoder: formula", queries=(7, 50), gradients=(True, False))
 def check_bidirectional(spec: str, queries: int, gradients: bool) -> Iterator[Measurement]:
-    """Compare all paths, in chunks, with one matrix of all pairs; also the gradients of k and v.
+    """Compare all paths with one matrix of all pairs; also gradients of k, v.
 
     Usual cause: factors hold for earlier keys only: set self.factors = None in
-    set_bidirectional. Or use |i - j| or |S_i - S_j| where self.causal is False. If
-    there is no formula for later keys: supports_bidirectional = False
+    set_bidirectional. Or use |i - j| or |S_i - S_j| where self.causal is False.
+    If there is no formula for later keys: supports_bidirectional = False
     """
     encoding, x, (q, k, v) = bidirectional_case(spec)
     k, v = k.requires_grad_(gradients), v.requires_grad_(gradients)
@@ -567,7 +562,7 @@ def check_bidirectional(spec: str, queries: int, gradients: bool) -> Iterator[Me
 
 
 def _check_later_keys(bias: Tensor) -> None:
-    """Check that a bias that decays with the distance of earlier keys does so for later keys."""
+    """Check that a bias that decays for earlier keys does so for later ones."""
     _require_finite(bias, "the bias of an encoder")
     bias = bias.expand(-1, -1, 50, 50)
     excess = bias - bias.diagonal(dim1=2, dim2=3)[..., None]
@@ -582,9 +577,9 @@ def _check_later_keys(bias: Tensor) -> None:
 
 @check("encoder: padding", gradients=(True, False))
 def check_padding(spec: str, gradients: bool) -> Iterator[Measurement]:
-    """Check that texts of 23 and 50 tokens give what each gives alone; padding has no gradient.
+    """Compare a padded batch with each text alone; padding has no gradient.
 
-    Usual cause: a value depends on masked tokens: use `mask`, and sums from the left
+    Usual cause: a value depends on masked tokens: use `mask` and causal sums
     """
     encoding, x, qkv = bidirectional_case(spec)
     qkv.requires_grad_(gradients)

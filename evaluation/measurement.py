@@ -1,4 +1,4 @@
-"""Table of the checks of an encoding, and the measured errors that they yield and raise."""
+"""Table of an encoding's checks, and the measured errors that they yield."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ class Measurement(NamedTuple):
 
 
 class CheckFailed(Exception):
-    """A check failed: what was found, its cause, and the measured number if there is one."""
+    """A check failed: what was found, its cause, and the measured number."""
 
     def __init__(self, message: str, cause: str = "", measurement: Measurement | None = None):
         super().__init__(message)
@@ -44,7 +44,7 @@ CHECKS: dict[str, Check] = {}  # filled by layer_checks.py and model_checks.py
 
 
 def check(name: str, **values: Sequence):
-    """Return a decorator that adds a function to CHECKS, with all combinations of settings."""
+    """Return a decorator that adds a function, with all settings, to CHECKS."""
     products = itertools.product(*values.values())
     cases = [dict(zip(values, case, strict=True)) for case in products]
 
@@ -62,7 +62,7 @@ def require(condition: bool, message: str, cause: str = "") -> None:
 
 
 def within(value: float, bound: float, what: str) -> Measurement:
-    """Return the measurement. Raises CheckFailed if it is beyond its bound, or NaN."""
+    """Return the measurement, or raise CheckFailed if it is not within bound."""
     measurement = Measurement(value, bound)
     if not value <= bound:
         message = f"{what}: {value:.2g}, at most {bound:.2g} expected"
@@ -73,10 +73,10 @@ def within(value: float, bound: float, what: str) -> Measurement:
 def compare(
     actual: Tensor, expected: Tensor, atol: float, rtol: float = 0.0, what: str = "largest error"
 ) -> Measurement:
-    """Return the largest error, scaled so that its bound is atol (rtol if atol is 0).
+    """Return the largest error, scaled so that its bound is atol (rtol if 0).
 
-    The condition is that of torch.testing.assert_close: equal shapes, and an error
-    of at most atol + rtol |expected| everywhere. Raises CheckFailed otherwise.
+    The condition is that of torch.testing.assert_close: equal shapes, and an
+    error of at most atol + rtol |expected|. Raises CheckFailed otherwise.
     """
     shapes = tuple(actual.shape), tuple(expected.shape)
     require(shapes[0] == shapes[1], f"{what}: the shape is {shapes[0]}, not {shapes[1]}")

@@ -1,6 +1,6 @@
-"""Checks of an encoding in a small GPT: causality, KV cache, compilation, precision, training.
+"""Checks of an encoding in a small GPT: cache, compilation, precision, steps.
 
-See layer_checks.py for what the functions take, return and raise.
+See layer_checks.py for what the functions take, yield and raise.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def make_model(spec: str, **settings) -> GPT:
 
 
 def make_lively_model(spec: str, **settings) -> GPT:
-    """Return a model with large weights, so that attention and encoding matter."""
+    """Return a model with large weights: attention and encoding matter."""
     model = make_model(spec, block_size=100, **settings)
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2 and "wte" not in name:
@@ -88,7 +88,7 @@ def read_in_chunks(model: GPT, tokens: Tensor, chunk: int, capacity: int) -> Ten
 
 @check("causality", path=("auto", "dense"))
 def check_causality(spec: str, path: str) -> Iterator[Measurement]:
-    """Change tokens 17 to 29: the logits before them must not change, those after them must.
+    """Change tokens 17 to 29: logits after them must change, none before.
 
     Usual cause: a feature depends on later tokens, as x.mean(1) does, or
     logits_transform does not use `mask`
@@ -104,7 +104,7 @@ def check_causality(spec: str, path: str) -> Iterator[Measurement]:
 
 @check("lengths")
 def check_lengths(spec: str) -> Iterator[Measurement]:
-    """Check texts of 1, 2 and 32 tokens, and of 150, beyond the training length of 32.
+    """Check texts of 1, 2, 32 and 150 tokens; the training length is 32.
 
     Usual cause: use pos, not x.size(1): nothing may depend on the text's length
     """
@@ -131,8 +131,8 @@ def check_lengths(spec: str) -> Iterator[Measurement]:
 def check_order(spec: str) -> None:
     """Reverse 19 of 20 tokens: the last logits of one layer must change.
 
-    Usual cause: a hook's name is misspelled, or no hook uses pos or sums along the
-    text; what only changes other encodings' logits needs one, as in dape+kerple
+    Usual cause: a hook's name is misspelled, or no hook uses pos or sums; what
+    only changes other encodings' logits needs one, as in dape+kerple
     """
     if spec in WITHOUT_ORDER:
         raise NotApplicable("does not distinguish the order of 20 tokens in one layer")
@@ -158,7 +158,7 @@ def check_order(spec: str) -> None:
 
 @check("KV cache", path=("auto", "dense"))
 def check_cache(spec: str, path: str) -> Iterator[Measurement]:
-    """Compare logits of 60 tokens read through a KV cache with those of one pass.
+    """Compare logits of 60 tokens read through a KV cache with one pass.
 
     Usual cause: features ignore `previous` or `pos`: add previous[0] to
     cumulative sums, and use pos, not torch.arange(T)
@@ -172,7 +172,7 @@ def check_cache(spec: str, path: str) -> Iterator[Measurement]:
 
 @check("KV cache of a window", window=(1, 9, 200))
 def check_cache_window(spec: str, window: int) -> Iterator[Measurement]:
-    """Compare chunks of 16 through a cache of `window` tokens with one matrix of all pairs.
+    """Compare reading through a short cache with one matrix of all pairs.
 
     Usual cause: the bias of a pair depends on tokens outside the window
     """
@@ -204,10 +204,9 @@ def require_graphs(backend: CompileCounterWithBackend, count: int) -> None:
 
 @check("fixed-shape decoding")
 def check_fixed_shapes(spec: str) -> Iterator[Measurement]:
-    """Decode 20 tokens with a cache of fixed shapes, compiled to one graph for all steps.
+    """Decode 20 tokens with a cache of fixed shapes and one compiled graph.
 
-    Usual cause: .item(), or `if` on a tensor, or the use of S, which is the
-    capacity of the cache there
+    Usual cause: .item(), `if` on a tensor, or S, the capacity of the cache
     """
     torch._dynamo.reset()
     backend = CompileCounterWithBackend("eager")
@@ -224,17 +223,14 @@ def check_fixed_shapes(spec: str) -> Iterator[Measurement]:
 
 @check("one compiled graph")
 def check_one_graph(spec: str) -> Iterator[Measurement]:
-    """Compile the training of all blocks to one graph, without graph breaks.
-
-    Layers that differ have a graph each. Loss and gradients must be those of eager
-    mode.
+    """Compile each kind of layer to one graph, and compare with eager mode.
 
     Usual cause: .item(), numpy, or `if` on a tensor: use torch.where or clamp
     """
     model = make_lively_model(spec)
     plain = gradients(model)
     torch._dynamo.reset()
-    # Decomposes and partitions the graph as inductor does, without its C++ code.
+    # Partitions the graph as inductor does, without its C++ code.
     backend = CompileCounterWithBackend("aot_eager_decomp_partition")
     for block in model.h:
         block.compile(backend=backend, fullgraph=True)
@@ -244,7 +240,7 @@ def check_one_graph(spec: str) -> Iterator[Measurement]:
 
 @check("activation checkpointing")
 def check_activation_checkpointing(spec: str) -> Iterator[Measurement]:
-    """Compare gradients with and without recomputing the blocks in backward.
+    """Compare gradients with and without recomputing blocks in backward.
 
     Usual cause: a hook keeps something between calls
     """
@@ -264,7 +260,7 @@ def check_activation_checkpointing(spec: str) -> Iterator[Measurement]:
 def check_parameter_gradients(spec: str) -> None:
     """Check that every parameter has a gradient other than zero.
 
-    Usual cause: no hook uses the parameter, or only in detach(), round() or no_grad
+    Usual cause: no hook uses it, or only in detach(), round() or no_grad
     """
     model = make_model(spec)
     for parameter in model.parameters():
@@ -279,9 +275,9 @@ def check_parameter_gradients(spec: str) -> None:
 
 @check("bfloat16")
 def check_bfloat16(spec: str) -> Iterator[Measurement]:
-    """Compare logits under autocast to bfloat16 with float32, by norms: one pass and a KV cache.
+    """Compare logits in bfloat16 and float32, by norms; also with a KV cache.
 
-    Usual cause: bfloat16 has 8 bits: compute positions, angles and sums in float32
+    Usual cause: bfloat16 has 8 bits: compute positions and sums in float32
     """
     model, tokens = make_lively_model(spec), torch.randint(V, (2, 60))
     dense = make_lively_model(spec, attention="dense")
@@ -300,9 +296,7 @@ def check_bfloat16(spec: str) -> Iterator[Measurement]:
 
 @check("float64", causal=(True, False))
 def check_float64(spec: str, causal: bool) -> Iterator[Measurement]:
-    """Check a float64 model: logits, KV cache, and a derivative against a finite difference.
-
-    The derivative is that of the loss in a random direction of all parameters.
+    """Check a float64 model: logits, KV cache, a finite difference of the loss.
 
     Usual cause: a hook rounds to float32: use x's dtype, as in pos.to(x.dtype)
     """
@@ -332,7 +326,7 @@ def check_float64(spec: str, causal: bool) -> Iterator[Measurement]:
 
 @check("state_dict")
 def check_state_dict(spec: str) -> Iterator[Measurement]:
-    """Load the weights into a model with other initial values: the logits must be equal.
+    """Load the weights into another model: the logits must be equal.
 
     Usual cause: random numbers of __init__ must be an nn.Parameter or a buffer
     """
@@ -346,10 +340,10 @@ def check_state_dict(spec: str) -> Iterator[Measurement]:
 
 @check("determinism")
 def check_determinism(spec: str) -> None:
-    """Compute loss and gradients twice with the same seed: they must be equal.
+    """Compute loss and gradients twice with a seed: they must be equal.
 
-    Usual cause: a hook keeps something, or draws numbers that torch does not, or
-    in evaluation: draw only if self.training
+    Usual cause: a hook keeps something, or draws random numbers that torch does
+    not, or in evaluation: draw only if self.training
     """
     model = make_lively_model(spec).train()
     results = []
@@ -367,7 +361,7 @@ def check_determinism(spec: str) -> None:
 
 @check("training")
 def check_training(spec: str) -> Iterator[Measurement]:
-    """Take 20 optimizer steps on one batch: the loss must fall, all parameters stay finite.
+    """Take 20 optimizer steps: the loss must fall, parameters stay finite.
 
     Usual cause: tokens do not reach the output, or the initial bias is large
     """

@@ -1,14 +1,12 @@
 """Schema of records: what the fields of each kind of record must be.
 
     record = read_record("runs/cable/eval_stdlib_val.json", remedy)
-    find_mismatch(record, PERPLEXITY)  # None, or "expected float >= 0 at lengths[...].loss"
+    find_mismatch(record, PERPLEXITY)  # None, or "expected float >= 0 at ..."
 
-Records are checked once, when they are read. Programs that use them rely on the fields that are
-required here. Names of data sets and splits become parts of file names. A metric of another name
-needs no schema: its entries have a number "value", and any other fields.
-
-Numbers are finite, except for perplexities: the exponential of a loss of at least 700 is infinity
-(runtime/schema.py).
+Records are checked once, when they are read; programs rely on the fields that
+are required here. Names of data sets and splits become parts of file names.
+Numbers are finite, except for perplexities: the exponential of a loss of at
+least 700 is infinity (runtime/schema.py).
 """
 
 from collections.abc import Sequence
@@ -54,7 +52,7 @@ HEADER = fields(MODEL | {"data": fields(SPLIT)})  # what every evaluation writes
 
 
 def _by_length(entry: dict, protocol: dict | None = None, data: Any = DATA, **others) -> Any:
-    """Return the schema of a record with results by length; null: not supported by the model."""
+    """Return the schema of results by length; null: it is not supported."""
     types = {**MODEL, "data": data, **others}
     types["lengths"] = not_empty(dict[LengthKey, nullable(fields(entry))])
     if protocol:
@@ -176,7 +174,7 @@ BY_LENGTH = {  # record["metric"]
 
 
 def schema_of(record) -> Any:
-    """Return the schema of a record's kind, or None if it is no record of a measurement."""
+    """Return the schema of a record's kind, or None if it is no record."""
     if not isinstance(record, dict):
         return None
     if {"lengths", "data"} <= record.keys():
@@ -191,11 +189,10 @@ def schema_of(record) -> Any:
 
 
 def read_records(paths: Sequence[str | Path], remedy: str) -> dict[str, dict]:
-    """Return {source: record} of files: JSON, or JSON lines with a record in each.
+    """Return {source: record} of JSON files, or JSON lines with a record each.
 
-    See read_json_values for the sources, and for the paths that select records. Raises InputError,
-    for all files at once, if a record is missing, corrupt, or something else, with `remedy`, and if
-    a field is missing or is not what later steps rely on.
+    See read_json_values for sources and paths. Raises InputError, for all files
+    at once, if a record is missing, corrupt, or has a wrong field.
     """
     records, problems = {}, []
     for path in paths:
@@ -219,7 +216,7 @@ def read_record(path: str | Path, remedy: str) -> dict:
 
 
 def check_record(path: str | Path, record, remedy: str) -> None:
-    """Raise InputError unless the content of a file is a record; arguments as in read_record."""
+    """Raise InputError unless a file's content is a record."""
     schema = schema_of(record)
     if schema is None:
         raise InputError(f"{path} is not a record of eval_*.py or bench.py: {remedy}")
@@ -233,7 +230,7 @@ def check_record(path: str | Path, record, remedy: str) -> None:
 
 
 def find_uneven(value) -> str | None:
-    """Return a message about lists of PARALLEL with different numbers of values, or None."""
+    """Return a message about PARALLEL lists of different lengths, or None."""
     inner = value.values() if isinstance(value, dict) else value
     for names in PARALLEL if isinstance(value, dict) else ():
         lists = [value[name] for name in names if isinstance(value.get(name), list)]

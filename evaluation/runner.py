@@ -1,6 +1,7 @@
 """Evaluation of runs, and the JSON records next to their checkpoints.
 
-A program defines its config, plans of what to measure on a run, and the measurement:
+A program defines its config, plans of what to measure on a run, and the
+measurement:
 
     @dataclass
     class Config(TextEvaluationConfig): ...
@@ -12,10 +13,10 @@ A program defines its config, plans of what to measure on a run, and the measure
 All runs are planned before anything is computed. Under torchrun every rank
 measures its part of the text, and rank 0 writes.
 
-A record holds the names of its run, an identity (checkpoint, text, protocol, how
-it was computed), results by context length, and provenance. It is written after
-each length. Results with the same identity are kept: a repeated command computes
-what is missing. Several evaluations may add to a record at the same time.
+A record holds names of its run, an identity (checkpoint, text, protocol, how it
+was computed), results by context length, and provenance. It is written after
+each length. Results with the same identity are kept, also those that other
+evaluations add meanwhile: a repeated command computes what is missing.
 """
 
 import contextlib
@@ -87,7 +88,7 @@ class LoadedRun:
     dtype: torch.dtype  # of matrix products
 
     def identity(self) -> dict:
-        """Return what identifies the checkpoint and how its numbers are computed."""
+        """Return what identifies the checkpoint and the computation."""
         model, checkpoint = self.model, self.checkpoint
         identity = {
             "pe": checkpoint["gpt"]["pe"],
@@ -117,8 +118,8 @@ class LoadedRun:
     def batches(self, items: np.ndarray, tokens: int, label: str, unit: str) -> Iterator:
         """Yield this rank's batches of the items, of BATCH_TOKENS or one item.
 
-        tokens: per item. label, unit: of the progress bar. The numbers of batches
-        of the ranks differ by at most one.
+        tokens: per item. label, unit: of the progress bar. Ranks' numbers
+        of batches differ by at most one.
         """
         size = self.processes.world_size
         rounds = -(-len(items) // (size * max(1, BATCH_TOKENS // tokens)))
@@ -158,8 +159,8 @@ def run_evaluation(
 ) -> None:
     """Evaluate every run of the config and print tables of the results.
 
-    plan_run(run, checkpoint, shards, config): returns a Plan for each record.
-    Raises InputError if the run cannot be evaluated.
+    plan_run(run, checkpoint, shards, config): returns a Plan for each record;
+    raises InputError if the run cannot be evaluated.
     causal, load_options: of load_model.
     """
     with evaluation_ranks(config) as ranks:
@@ -181,14 +182,14 @@ def run_evaluation(
 
 @contextlib.contextmanager
 def evaluation_ranks(config: EvaluationConfig) -> Iterator[Ranks]:
-    """Yield torchrun's ranks or this process alone, its device, and the dtype of products."""
+    """Yield torchrun's ranks, the device, and the dtype of products."""
     with distributed.process_group() as processes:
         local_rank = processes.local_rank if processes.world_size > 1 else None
         yield processes, *devices.select_device(config.device, config.dtype, local_rank)
 
 
 def load_run(run: str, config: EvaluationConfig, ranks: Ranks, **options) -> LoadedRun:
-    """Return a run's newest checkpoint, or a checkpoint file, ready to be evaluated."""
+    """Return a run's newest checkpoint, or a file, ready to be evaluated."""
     processes, device, dtype = ranks
     model, checkpoint = load_model(run, device, config.attention, dtype=dtype, **options)
     return LoadedRun(run, model, checkpoint, processes, device, dtype)
@@ -233,10 +234,7 @@ def print_table(results: dict[str, dict], value: str) -> None:
 
 
 def make_header(run: str | Path, identity: dict) -> dict:
-    """Return what a record starts with: names of the run's folders, the identity.
-
-    Raises InputError if a name cannot be used in a record or in a file name.
-    """
+    """Return a record's first fields; raise InputError for invalid names."""
     folder = Path(run).absolute()
     header = {"run": folder.name, "folder": folder.parent.name, **identity}
     if problem := find_mismatch(header, record_schema.HEADER):
@@ -245,17 +243,17 @@ def make_header(run: str | Path, identity: dict) -> dict:
 
 
 def record_path(run: str | Path, *parts: str) -> Path:
-    """Return the path of a run's record; of a checkpoint file, with the file's name at its end."""
+    """Return the path of a record; a checkpoint file's name is at its end."""
     folder = run_folder_of(run)
     checkpoint_name = [] if folder == Path(run) else [Path(run).stem]
     return folder / f"{'_'.join([*parts, *checkpoint_name])}.json"
 
 
 def existing_record(path: Path, identity: dict) -> dict:
-    """Return the record at `path` if it has this identity, else {}: it may be replaced.
+    """Return the record with this identity, or {}: it may be replaced.
 
-    Raises InputError if the record is corrupt, or of another text or protocol:
-    replacing it would lose results that this evaluation does not reproduce.
+    Raises InputError if it is corrupt, or of another text or protocol: its
+    results would be lost.
     """
     if not path.exists():
         return {}
@@ -277,12 +275,11 @@ def update_record(
     processes: distributed.Processes | None = None,
     **facts,
 ) -> dict:
-    """Add missing lengths to the record at `path`; return it with only `lengths` in it.
+    """Add missing lengths to the record at `path`; return it with `lengths`.
 
-    measure: returns the entry of a length; None where the model does not support it.
-    processes: all ranks measure, the first one writes; None: this process alone.
-    facts: further values of the provenance. The file is written after each length;
-    what another evaluation has added is kept. Raises InputError for NaN or Inf.
+    measure: returns the entry of a length; None if it is not supported.
+    processes: all measure, rank 0 writes; None: this process alone.
+    facts: further values of the provenance. Raises InputError for NaN or Inf.
     """
     header = make_header(run, identity)
     processes = processes or distributed.Processes()
@@ -328,9 +325,9 @@ def write_record(run: str | Path, path: Path, record: dict) -> None:
 def shards_for_run(
     run: str | Path, checkpoint: dict, folder: str | None, split: str = "val"
 ) -> Shards:
-    """Return a split of the data in `folder`; None: of the run's training data.
+    """Return a split of `folder`; None: of the run's training data.
 
-    Raises InputError if there is no such data, or if it has another tokenizer.
+    Raises InputError if there is no such data, or for another tokenizer.
     """
     folder = folder or checkpoint["config"]["data"]
     if folder is None:

@@ -1,13 +1,12 @@
 """Paired t-tests over seeds, as in table 3 of the Sandwich paper.
 
-    compared = compare_seeds({1: 5.0, 2: 5.2}, {1: 5.3, 2: 5.4})  # {seed: perplexity}
+    compared = compare_seeds({1: 5.0, 2: 5.2}, {1: 5.3, 2: 5.4})
     compared.difference, compared.t, compared.p, compared.mark
 
-The paper trains five seeds and marks an encoding x with a dagger where Sandwich is
-significantly better than x, and with an asterisk where it is significantly worse:
-"paired two-sided t-test" at a level of 0.05. It does not print what is paired. Here
-the test is over training seeds, which are evaluated on the same text, so it covers
-the choice of the seed, not that of the text.
+The paper trains five seeds, and marks where Sandwich is significantly better
+(dagger) or worse (asterisk) in a "paired two-sided t-test" at a level of 0.05.
+It does not print what is paired. Here the test is over training seeds on the
+same text, so it covers the choice of the seed, not that of the text.
 """
 
 import statistics
@@ -19,7 +18,7 @@ BETTER, WORSE = "†", "∗"  # the reference is better, or worse, than the mark
 
 
 class SeedComparison(NamedTuple):
-    """The paired test of another encoding's values against those of a reference."""
+    """The paired test of another encoding's values against a reference."""
 
     difference: float  # mean of the other's values minus that of the reference
     t: float  # of the differences; NaN: all are 0, or a value is not finite
@@ -27,7 +26,7 @@ class SeedComparison(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """BETTER or WORSE for a lower or higher reference; "" if it is not significant."""
+        """BETTER or WORSE for a lower or higher reference, "" if neither."""
         if not self.p < LEVEL:  # also of NaN
             return ""
         return BETTER if self.t > 0 else WORSE
@@ -36,7 +35,7 @@ class SeedComparison(NamedTuple):
 def compare_seeds(
     reference: dict[int | None, float], other: dict[int | None, float]
 ) -> SeedComparison | None:
-    """Return the paired test of {seed: value}, or None for fewer than two shared seeds."""
+    """Return the test of {seed: value}; None: fewer than two shared seeds."""
     from scipy import stats
 
     seeds = [seed for seed in reference if seed in other]
@@ -52,7 +51,7 @@ def compare_seeds(
 
 
 def explain_marks(reference: str, seeds: int) -> str:
-    """Return the sentence of a caption on the marks; seeds: number of them."""
+    """Return a caption's sentence on the marks; seeds: their number."""
     return (
         f"{BETTER}: {reference} is significantly better, {WORSE}: significantly worse (paired "
         f"two-sided t-test over {seeds} seeds, level {LEVEL})."
