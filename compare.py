@@ -1,21 +1,23 @@
-"""Compare the perplexities of runs: paired bootstrap over the text, or t-test over seeds.
+"""Compare the perplexities of runs by a bootstrap over text or a t-test over seeds.
 
     python compare.py runs/quickstart/{cable,alibi}/eval_stdlib_val_32x4096.json
-    python compare.py --over seeds runs/small/{sandwich,alibi}*/eval_arxiv_val_1000x8192.json
-    python compare.py results/quickstart/records.jsonl:{cable,alibi}        # runs in a .jsonl file
+    python compare.py --over seeds \\
+        runs/small/{sandwich,alibi}*/eval_arxiv_val_1000x8192.json
+    python compare.py results/quickstart/records.jsonl:{cable,alibi}
 
---over text compares two records. For each context length that both hold, it prints
-the ratio of the perplexities, first over second, with a 95% interval. The bootstrap
-draws at most 32 segments of the text with replacement, the same for both runs. A
-ratio below 1 means that the first run is better. The difference is significant if
-the interval does not contain 1. Details: evaluation/intervals.py.
+--over text compares two records. For each context length that both hold, it
+prints the ratio of the perplexities, first over second, with a 95% interval:
+the bootstrap draws at most 32 segments of the text with replacement, the same
+for both runs. A ratio below 1 means that the first run is better. The
+difference is significant if the interval does not contain 1 (details:
+evaluation/intervals.py).
 
---over seeds compares the first record's encoding with each other one. Every encoding
-needs records of at least two seeds, and runs are paired by seed. For each length it
-prints mean ± standard deviation, the mean difference, and a paired two-sided t-test,
-as table 3 of the Sandwich paper: a dagger marks encodings that are significantly
-worse than the first one (p < 0.05), an asterisk those that are significantly better.
-Details: evaluation/significance.py.
+--over seeds compares the first record's encoding with each other one. Every
+encoding needs records of at least two seeds, and runs are paired by seed. For
+each length it prints mean ± standard deviation, the mean difference, and a
+paired two-sided t-test, as table 3 of the Sandwich paper: a dagger marks
+encodings that are significantly worse than the first one (p < 0.05), an
+asterisk those that are significantly better (evaluation/significance.py).
 
 Runs that differ in more than encoding and seed are not compared, except in the
 settings of --may_differ: a line above the table names what differs.
@@ -49,11 +51,11 @@ class Config:
     records: list[str] = field(default_factory=list)
     """JSON records of eval_extrapolation.py"""
     over: Literal["text", "seeds"] = "text"
-    """what the uncertainty is over: text: two records; seeds: two or more encodings, each with
-    records of two or more seeds"""
+    """what the uncertainty is over: text: two records; seeds: two or more
+    encodings with two or more seeds each"""
     may_differ: str = ""
-    """settings that were tuned for each run, or are the subject of the comparison, as in
-    lr,block_size"""
+    """settings that were tuned for each run, or are the subject of the
+    comparison, as in lr,block_size"""
 
 
 def main(argv=None):
@@ -80,7 +82,7 @@ def main(argv=None):
 
 
 def compare_over_text(first: Column, second: Column) -> tuple[list[list[str]], str, str]:
-    """Return the cells of the table of two records, and the caption around the protocol.
+    """Return the table's cells, and the caption before and after the protocol.
 
     Raises InputError if the records share no length.
     """
@@ -103,7 +105,7 @@ def compare_over_text(first: Column, second: Column) -> tuple[list[list[str]], s
 
 
 def comparison_row(length: str, first: dict, second: dict) -> list[str]:
-    """Return the table's row of one context length, from the entries of both records."""
+    """Return the table's row of a context length from the entries of records."""
     ratio = perplexity_ratio([(first, second)])
     segments = segment_losses([first, second])
     return [
@@ -117,7 +119,7 @@ def comparison_row(length: str, first: dict, second: dict) -> list[str]:
 
 
 def compare_over_seeds(reference: Column, *others: Column) -> tuple[list[list[str]], str, str]:
-    """Return the cells of the t-tests against a reference, and the caption around the protocol.
+    """Return the cells of the t-tests, and the caption, as compare_over_text.
 
     Raises InputError if a column shares fewer than two seeds with the reference.
     """
@@ -150,9 +152,9 @@ def compare_over_seeds(reference: Column, *others: Column) -> tuple[list[list[st
 
 
 def load_records(paths: list[str], over: str) -> list[dict]:
-    """Return the records. Raises InputError if they are not of the same text and protocol.
+    """Return the records.
 
-    over: see Config.
+    Raises InputError if they are too few, or differ in text or protocol.
     """
     problems, records = [], []
     for source, record in read_records(paths, "make it with eval_extrapolation.py").items():

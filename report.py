@@ -1,50 +1,52 @@
-"""Turn records of evaluations and benchmarks into tables, plots and verdicts on the papers' claims.
+"""Turn records into tables, plots and verdicts on the papers' claims.
 
     python report.py runs/quickstart/*/eval_*.json --out_dir runs/quickstart
     python report.py runs/medium/*/eval_*.json --out_dir results/medium \\
         --paper cable_table1_fineweb-edu-10b_medium
-    python report.py runs/retrieval/*/eval_*.json --out_dir results/retrieval \\
-        --paper cable_table3_mldr_ndcg10_bert
     python report.py results/bench/figure3.json --out_dir results/bench/figure3
 
-A file has one record or, with the suffix .jsonl, one in each line; FILE.jsonl:RUN: those of a run.
-Each table is written as Markdown (.md, with a caption), CSV and LaTeX (.tex):
+A file has one record or, with the suffix .jsonl, one in each line;
+FILE.jsonl:RUN: those of a run. Each table is written as Markdown (.md, with a
+caption), CSV and LaTeX (.tex):
 
 perplexity       records of eval_extrapolation.py; also perplexity.png. With
-                 --within_documents also context_gain, the loss that the long context saves
+                 --within_documents also context_gain, what long context saves
 recall           records of eval_recall.py; also recall.png
-receptive_field  records of eval_receptive_field.py; also receptive_field.png and
-                 cumulative_gradient.png. The claims on them need records of perplexity too
+receptive_field  records of eval_receptive_field.py; also receptive_field.png
+                 and cumulative_gradient.png. Verdicts need perplexities too
 retrieval        records of retrieval.evaluate; also retrieval.png
 losses           record of plot.py losses: final and mean training loss
 hellaswag        records of eval_hellaswag.py
-train, ...       records of bench.py, one table for each benchmark, with a plot of throughput and
-                 memory against context, as figure 3 of the CABLE paper
-compare          record of bench.py compare: speed relative to other people's code
-training_lengths records of perplexity of runs of different training length, and of `bench.py train`
+train, ...       records of bench.py: a table and a plot for each benchmark, as
+                 figure 3 of the CABLE paper
+compare          record of bench.py compare: speed relative to other code
+training_lengths perplexity of runs of different training length, and records of
+                 `bench.py train`
 
-Runs that differ only in their seed become one column, mean ± standard deviation. Runs that differ
-in more than encoding and seed are not compared, except in the settings of --may_differ. Each data
-set and each protocol gets its own table. --paper adds the numbers that a paper printed.
+Runs that differ only in their seed become one column, mean ± standard
+deviation. Runs that differ in more than encoding and seed are not compared,
+except in the settings of --may_differ. Each data set and each protocol gets its
+own table. --paper adds the numbers that a paper printed.
 
-A verdict holds, fails or is not decided by the 95% interval of what was measured
-(docs/evaluation.md). Runs of fewer than 50 steps get no verdicts. All are printed, and written to
-verdicts.csv.
+A verdict holds, fails or is not decided by the 95% interval of what was
+measured (docs/evaluation.md). Runs of fewer than 50 steps get no verdicts. All
+are printed, and written to verdicts.csv.
 
     python report.py --index results --out_dir results
 
-writes an index page of the papers' claims, claims.md, from all verdicts.csv in a folder: holds,
-fails or not decided, with links to the tables, and how many are not measured.
+writes an index page of the papers' claims, claims.md, from all verdicts.csv in
+a folder, with links to the tables.
 
-    python report.py --trend results/reproduction results/ladder --out_dir results/ladder
+    python report.py --trend results/reproduction results/ladder \\
+        --out_dir results/ladder
 
-writes trend.md and trend.png: the size of the claims' effects by number of parameters, from the
-records in folders (reporting/trend.py).
+writes trend.md and trend.png: the size of the claims' effects by number of
+parameters, from the records in folders (reporting/trend.py).
 
     python report.py --all --check
 
-makes every committed table and plot (results/reports.yaml), and compares; without --check it
-writes them.
+makes every committed table and plot (results/reports.yaml), and compares;
+without --check it writes them.
 """
 
 from collections import Counter
@@ -88,22 +90,23 @@ class Config:
     """Settings of a report."""
 
     records: list[str] = field(default_factory=list)
-    """files written by eval_*.py, retrieval.evaluate or bench.py, or .jsonl files of records"""
+    """files of eval_*.py, retrieval.evaluate or bench.py, or .jsonl files"""
     paper: str | None = None
-    """table in results/paper/index.csv: compare with these printed numbers"""
+    """table in results/paper/index.csv whose numbers are shown as well"""
     out_dir: str = "results/mine"
     """folder for the tables and plots"""
     index: bool = False
     """write the index page of claims; the arguments are folders of reports"""
     trend: bool = False
-    """write the trend of the claims over model sizes; the arguments are records or their folders"""
+    """write the trend of the claims over model sizes; the arguments are records
+    or their folders"""
     all: bool = False
     """make every committed table and plot (results/reports.yaml)"""
     check: bool = False
     """with --all: compare with the committed files, and write nothing"""
     may_differ: str = ""
-    """settings that were tuned for each run, or are the subject of the comparison, as in
-    lr,block_size"""
+    """settings that were tuned for each run, or are the subject of the
+    comparison, as in lr,block_size"""
     verdicts: bool = True
     """judge the papers' claims; false for functional tests"""
 
@@ -144,7 +147,7 @@ class Report(Folder):
         """rows of verdicts.csv"""
 
     def add_verdicts(self, stem: str, records: list[dict], verdicts: list[claims.Verdict]) -> str:
-        """Add verdicts on the records of a table; return how many have each outcome, or ""."""
+        """Add verdicts on a table's records; return the number of each outcome."""
         if not (self.judges and verdicts):
             return ""
         sizes = {record["size"] for record in records if record.get("size")}
@@ -188,7 +191,7 @@ def report_records(config: Config, out: Report) -> None:
 
 
 def check_paper(path: str | None, printed: Printed, records: dict[str, dict]) -> None:
-    """Raise InputError if no record is compared with a paper's numbers."""
+    """Raise InputError if no record is compared with the paper's numbers."""
     if any(metrics.matches_paper(printed, record) for record in records.values()):
         return
     kind = printed.metric
@@ -218,7 +221,7 @@ def report_trend(paths: list[str], out: Report) -> None:
 
 
 def report_generalization(records: list[dict], out: Report) -> None:
-    """Add the table of results on data that the models were not trained on, with the paper's."""
+    """Add the table of results on other data than that of the training."""
     caption = (
         "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1."
         " The paper does not name its HellaSwag metric."
@@ -241,9 +244,9 @@ def report_lengths(
     perplexities: list[dict],
     out: Report,
 ) -> None:
-    """Add a table, verdicts and plots of one metric for each data set and protocol.
+    """Add a table, verdicts and plots for each data set and protocol.
 
-    perplexities: the records of perplexity in the same report.
+    perplexities: records of perplexity in the same report.
     """
     groups = group_by_protocol(records)
     others = [make_columns(group, PERPLEXITY.key) for group in group_by_protocol(perplexities)]
@@ -276,10 +279,9 @@ def report_lengths(
 
 
 def seed_marks(columns: list[Column], printed: PaperTable | None) -> tuple[tables.Marks, str]:
-    """Return the marks of paired t-tests over seeds and a sentence on them; ({}, ""): none.
+    """Return marks of paired t-tests over seeds and a sentence; ({}, ""): none.
 
-    They are those of table 3 of the Sandwich paper, of the encodings in it, and
-    need two seeds of all of these.
+    As in table 3 of the Sandwich paper, for its encodings, if all have two seeds.
     """
     covered = [each for each in columns if printed and printed.marks and printed.covers(each.pe)]
     if not (marks := tables.seed_marks(covered, paper.MARKS_REFERENCE)):
@@ -294,10 +296,7 @@ def seed_marks(columns: list[Column], printed: PaperTable | None) -> tuple[table
 def report_training_lengths(
     perplexities: list[dict], speeds: list[dict], printed: PaperStatements | None, out: Report
 ) -> None:
-    """Add the comparison of runs of different training length, if the records have a pair.
-
-    speeds: records of bench.py.
-    """
+    """Add the comparison of runs of different training length, if there is one."""
     results = [record["train"] for record in speeds if "train" in record]
     stated = printed if printed and printed.metric == paper.TRAINING_LENGTHS else None
     for number, group in enumerate(group_by_protocol(perplexities), 1):
@@ -314,7 +313,7 @@ def report_training_lengths(
 
 
 def report_each(metric: Metric, records: list[dict], out: Report) -> None:
-    """Add the table of each record of a metric whose records are not combined."""
+    """Add a table for each record of a metric."""
     for number, record in enumerate(records, 1):
         stem = metric.stem if len(records) == 1 else f"{metric.stem}_{number}"
         verdicts = metric.judge(record) if metric.judge else []

@@ -2,8 +2,8 @@
 
     page = claims_page(read_verdicts(["results"]), "results")
 
-report.py writes verdicts.csv next to its tables. Verdicts with the same key are on the same claim,
-but may differ in their model, in the encodings that were compared or in the longest context.
+Verdicts with the same key are on the same claim, but may differ in model,
+compared encodings and longest context.
 """
 
 import csv
@@ -62,8 +62,8 @@ def known_claims() -> list[Verdict]:
 def read_verdicts(folders: list[str]) -> list[dict]:
     """Return the rows of all verdicts.csv in folders and below.
 
-    Each has the path of its "table", and a "report": the folder of it, relative to the given one.
-    Raises InputError if a folder does not exist, or if a file is corrupt.
+    "table" is a path; "report", which is added, the report's folder relative to
+    the given one. Raises InputError if a folder is missing or a file corrupt.
     """
     missing = [folder for folder in folders if not Path(folder).is_dir()]
     if missing:
@@ -78,7 +78,7 @@ def read_verdicts(folders: list[str]) -> list[dict]:
 
 
 def _read_rows(path: Path) -> list[dict]:
-    """Return the rows of a verdicts.csv. Raises InputError if one is not as report.py writes it."""
+    """Return the rows of a verdicts.csv. Raises InputError if it is corrupt."""
     remedy = "make the report again, or remove the file"
     try:
         with open(path, newline="", encoding="utf-8") as file:
@@ -127,10 +127,7 @@ def _outcome_of_all(verdicts: list[dict]) -> str:
 
 
 def _most_complete(verdicts: list[dict]) -> list[dict]:
-    """Return the verdicts that compare the most encodings of a size, each measurement once.
-
-    Those without an interval count if no other has one.
-    """
+    """Return the verdicts on the most encodings of a size, those with intervals first."""
     verdicts = [v for v in verdicts if NO_INTERVAL not in v["measured"]] or verdicts
     most = Counter()
     for verdict in verdicts:
@@ -161,7 +158,7 @@ def _cell(claim: Verdict, verdicts: list[dict], out_dir: str | Path) -> str:
 
 
 def _compared(claim: Verdict, verdict: dict) -> str:
-    """Return which encodings a verdict compares, where it is not all of the claim."""
+    """Return the compared encodings if they are not all of the claim."""
     others = _others(verdict)
     missing = [name for name in claim.others.split(", ") if name not in others]
     if verdict["others"] == claim.others:

@@ -1,12 +1,9 @@
-"""Verdicts on claims, and the rules by which the intervals of measured quantities decide them.
+"""Verdicts on claims, decided by 95% intervals (evaluation/intervals.py):
 
-A verdict is decided by the 95% interval of the measured quantity (evaluation/intervals.py: paired
-over the text, and over seeds where there are several):
-
-- a bound holds if the whole interval is on its side, and fails if the whole interval is beyond it;
-- several comparisons hold if the intervals of all are on the right side, and fail if at least one
-  is on the wrong side. The intervals are not corrected for the number of comparisons;
-- everything else is not decided, also if the records do not have what an interval needs.
+- a bound holds if the whole interval is on its side, and fails if it is beyond;
+- several comparisons hold if all do, and fail if one does. Intervals are not
+  corrected for the number of comparisons;
+- everything else is not decided, also if there is no interval.
 """
 
 from dataclasses import dataclass
@@ -19,25 +16,25 @@ HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not me
 NOT_COMPARABLE = "not comparable"  # the runs differ in more than encoding and seed
 
 MIN_STEPS = 50  # runs of fewer steps are tests of the programs and get no verdicts
-# The multiple of the training length that "far" claims are about: the first that was evaluated.
+# "Far" is the first of these multiples of the training length that was evaluated.
 FAR_MULTIPLES = (16, 15)
 
 
 @dataclass
 class Verdict:
-    """A claim of a paper with what was measured and whether it holds."""
+    """A claim with what was measured and whether it holds."""
 
     claim: str
     paper: str
     where: str
-    """section, table or figure, as in "section 5.1", and whose bound it is; "" if there is none"""
+    """section, table or figure, and "our bound" if the paper states none"""
     measured: str = ""
     outcome: str = NOT_MEASURED
     """HOLDS, FAILS, UNDECIDED, NOT_COMPARABLE or NOT_MEASURED"""
     key: str = ""
-    """of the claim, equal for all reports (Claim.key)"""
+    """Claim.key"""
     others: str = ""
-    """the encodings that were compared with"""
+    """encodings that it was compared with"""
 
     def __str__(self):
         source = ", ".join(filter(None, (self.paper, self.where)))
@@ -46,18 +43,19 @@ class Verdict:
 
 
 def has_verdicts(record: dict) -> bool:
-    """Return whether a record's run was trained for long enough to judge claims on it.
+    """Return whether a run was trained for long enough to judge claims on it.
 
-    Runs with 0 steps have the weights of another run, whose steps count, or published weights.
+    Runs of 0 steps have weights of another run, whose steps count, or published
+    ones.
     """
     steps = record.get("step") or record.get("init_steps")
     return steps is None or steps >= MIN_STEPS
 
 
 def printed_interval(interval: Interval, digits: int = 3, one_seed: bool = False) -> str:
-    """Return an estimate with its interval and the number of seeds, if there are several.
+    """Return an estimate with its interval, and the number of seeds.
 
-    one_seed: whether to say that there is one.
+    one_seed: whether to print a single seed.
     """
     text = f"{interval.estimate:.{digits}f}"
     if interval.low is None:
@@ -73,7 +71,7 @@ def printed_interval(interval: Interval, digits: int = 3, one_seed: bool = False
 
 
 def judge_bound(interval: Interval, relation: str, bound: float) -> str:
-    """Return the outcome of "quantity relation bound"; "~": from 1 / bound to bound."""
+    """Return the outcome of "interval relation bound"; "~": within a factor."""
     below, above = interval.below(bound), interval.above(bound)
     if relation == "~":
         if below and interval.above(1 / bound):
@@ -85,7 +83,7 @@ def judge_bound(interval: Interval, relation: str, bound: float) -> str:
 
 
 def combine(outcomes: list[str]) -> tuple[str, str]:
-    """Return the outcome of a claim on several comparisons, and how many agree."""
+    """Return the outcome of several comparisons, and how many agree."""
     agree, disagree, undecided = map(outcomes.count, (HOLDS, FAILS, UNDECIDED))
     counts = [f"{agree} of {len(outcomes)} agree"]
     if disagree:
