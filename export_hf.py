@@ -10,12 +10,10 @@ or, for an encoder (AutoModel returns the hidden states of its last layer),
 
     model = AutoModelForMaskedLM.from_pretrained("exported/bert", trust_remote_code=True)
 
-The folder holds weights, configuration, tokenizer, a README.md and the modules of this repository
-that compute the network. Embeddings that only pad the vocabulary are left out. A run that was
-trained with a plugin needs --plugin; the folder contains the plugin, too.
-
-An imported model whose encoding is unchanged is written as the class that it was imported from,
-without modules and with its whole vocabulary.
+The folder holds weights, configuration, tokenizer, a README.md and the modules
+that compute the network, plugins included; padding of the vocabulary is left
+out. An imported model whose encoding is unchanged is written as the class that
+it was imported from, without modules and with its whole vocabulary.
 """
 
 import dataclasses
@@ -152,7 +150,7 @@ def main(argv=None):
 
 
 def check_encoding(encodings: PeSpec) -> None:
-    """Raise InputError if a class of an encoding is in a module that is not exported."""
+    """Raise InputError if an encoding's module is not exported."""
     for cls, _ in encodings:
         if cls.__module__ not in MODULES and cls.__module__ not in plugins.LOADED:
             raise InputError(
@@ -162,7 +160,7 @@ def check_encoding(encodings: PeSpec) -> None:
 
 
 def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
-    """Return the trained model as a PreTrainedModel of transformers, without padding tokens."""
+    """Return a PreTrainedModel without padding of the vocabulary."""
     import transformers
 
     from hf_interop import modeling
@@ -205,9 +203,9 @@ def format_readme(
     run: str,
     exported: list[plugins.Plugin],
 ) -> str:
-    """Return the README.md of an exported folder `name`, a model card of the hub.
+    """Return the README.md of a folder `name`, a model card of the hub.
 
-    It has the tables of the run's evaluations of the checkpoint.
+    It has tables of the checkpoint's evaluations.
     """
     import transformers
     from huggingface_hub import ModelCardData
@@ -251,7 +249,7 @@ def format_readme(
 
 
 def evaluation_records(run: str, sha256: str) -> list[dict]:
-    """Return the records of perplexity of the checkpoint with this hash."""
+    """Return the perplexity records of the checkpoint with this hash."""
     records, remedy = [], "remove it, and evaluate again"
     for path in sorted(run_folder_of(run).glob("eval_*.json")):
         record = read_json(path, remedy)
@@ -263,7 +261,7 @@ def evaluation_records(run: str, sha256: str) -> list[dict]:
 
 
 def results_table(records: list[dict]) -> str:
-    """Return a section with the tables of records and their captions, or ""."""
+    """Return a section with tables of records and captions, or ""."""
     parts = ["\n## Evaluation\n"] if records else []
     for group in group_by_protocol(records):
         table = PERPLEXITY.table(make_columns(group, PERPLEXITY.key))
@@ -272,10 +270,7 @@ def results_table(records: list[dict]) -> str:
 
 
 def license_of(run: str, checkpoint: dict) -> str | None:
-    """Return the license of a run's weights: that of this repository, or None if it is unknown.
-
-    It is unknown for weights of import_pretrained.py and for runs that started from such weights.
-    """
+    """Return the license of a run's weights; None: some may be imported."""
     configs = [config for _, config in ancestors(run, checkpoint["config"])]
     is_own = all(isinstance(config, dict) and "model" not in config for config in configs)
     return "mit" if is_own else None
@@ -284,7 +279,7 @@ def license_of(run: str, checkpoint: dict) -> str | None:
 def ancestors(run: str, config: Any) -> Iterator[tuple[Path, Any]]:
     """Yield folder and config of a run and of those that it started from.
 
-    The last config is None if a folder was removed or has another run now.
+    The last config is None if its folder was removed or has another run.
     """
     folders = [run_folder_of(run)]
     yield folders[0], config
@@ -309,13 +304,13 @@ def describe_plugin(plugin: plugins.Plugin) -> str:
 
 
 def save_with_code(model, exported: list[plugins.Plugin], folder: Path) -> None:
-    """Write a model of hf_interop/modeling.py with MODULES and plugins."""
+    """Write a model with MODULES and plugins."""
     model.save_pretrained(folder)
     exported_code.write_modules(folder, exported)
 
 
 def write_folder(out: Path, save: Callable[[Path], None], tokenizer, readme: str) -> None:
-    """Write an exported folder: what `save` writes, tokenizer and README.md."""
+    """Write what `save` writes, tokenizer and README.md."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()

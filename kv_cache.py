@@ -1,7 +1,6 @@
 """KV cache for incremental decoding.
 
-cache = Cache(model, capacity=1024)
-logits = model(tokens[:, :100], cache=cache)
+cache = Cache(model, capacity=1024) logits = model(tokens[:, :100], cache=cache)
 logits = model(tokens[:, 100:], cache=cache)    # as of one call with all tokens
 """
 
@@ -14,12 +13,12 @@ from attention import at_least_float32
 class LayerCache:
     """Keys, values and key features of one layer, in buffers (B, H, tokens, D).
 
-    The first `extend` allocates `capacity` tokens, or with a window those that
-    the next tokens attend to. On a CPU buffers are float32, which is faster.
+    The first `extend` allocates `capacity` tokens. On a CPU buffers are
+    float32, which is faster.
 
     window:   tokens attended to, including the current one; None: all.
-    position: int64 (1,), index of the next token, once the shapes are fixed.
-    running:  indices of features of which only the latest token's are kept.
+    position: int64 (1,), of the next token, once the shapes are fixed.
+    running:  indices of features of which only the latest is kept.
     """
 
     def __init__(self, capacity: int | None, window: int | None, running: tuple[int, ...] = ()):
@@ -34,9 +33,9 @@ class LayerCache:
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
         """Append k, v (B, H, T, D), features (B|1, H|1, T[, N]); return all S.
 
-        S counts all tokens so far, or with a window these T and the window - 1
-        before them. With fixed shapes T is 1 and S is the capacity. On a CPU
-        the result for T = 1 is float32 without a window. Running features stay.
+        S: all tokens so far, or with a window these T and window - 1 before
+        them. With fixed shapes T is 1 and S the capacity. On a CPU the result
+        for T = 1 is float32 without a window. Running features stay.
         """
         kept = [n for n in range(len(k_features)) if n not in self.running]
         all_k, all_v, *stored = self.store([k, v, *(_columns(k_features[n]) for n in kept)])
@@ -55,7 +54,7 @@ class LayerCache:
                 old.copy_(new)
 
     def store(self, new: list[Tensor]) -> list[Tensor]:
-        """Append tensors (B|1, H|1, T, D); return those of all S tokens."""
+        """Append tensors (B|1, H|1, T, D); return all S tokens."""
         if self.position is not None:
             return self._write(new, self.position)
         return self._slide(new, self.window) if self.window else self._append(new)
@@ -94,7 +93,7 @@ class LayerCache:
 
     @staticmethod
     def _allocate(x: Tensor, capacity: int) -> Tensor:
-        """Return zeros for `capacity` tokens like x (B, H, T, D)."""
+        """Return zeros for `capacity` tokens like x."""
         dtype = at_least_float32(x.new_empty(0)).dtype if x.device.type == "cpu" else x.dtype
         return x.new_zeros(*x.shape[:2], capacity, x.size(3), dtype=dtype)
 
@@ -111,8 +110,8 @@ def _columns(feature: Tensor) -> Tensor:
 class Cache:
     """KV cache of a GPT, for use without gradients; one LayerCache per layer.
 
-    capacity: largest number of tokens; or window: latest tokens to attend to,
-    for sequences of any length (Sandwich, appendix B).
+    capacity: most tokens; or window: latest tokens to attend to, for sequences
+    of any length (Sandwich, appendix B).
     """
 
     def __init__(self, model, capacity: int | None = None, window: int | None = None):
@@ -124,7 +123,7 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """The number of tokens; not updated once the shapes are fixed."""
+        """The number of tokens; constant once the shapes are fixed."""
         return self.layers[0].length
 
     def fix_shapes(self) -> None:

@@ -8,9 +8,9 @@ With causal=False it is an encoder like BERT, trained on masked tokens:
 
     loss = model(masked_tokens, targets, masked_positions)
 
-`block` chooses the layers: "gpt2", of the papers, or "llama". The sequence
-length may differ in every call; block_size, the training length, limits only
-encodings with a max_context (learnable). Names follow GPT-2's checkpoints.
+`block` is "gpt2", of the papers, or "llama". Sequences may have any length;
+block_size, the training length, limits only encodings with a max_context
+(learnable). Names follow GPT-2's checkpoints.
 
 Legend: B batch, T tokens, C width, H heads, G key heads, D head dimension, V
 vocabulary size.
@@ -50,11 +50,11 @@ CACHE_CHUNK = 1024  # tokens that `losses` reads at a time through a cache
 # Elements of the largest block of logits (tokens, V): 256 MB in float32.
 LOGITS_CHUNK = 2**26
 ROW_MULTIPLE = 64
-# Larger chunks in training on a GPU: adding a chunk's gradient takes time.
+# Of chunks in training on a GPU: adding a chunk's gradient takes time.
 GPU_CHUNK_FACTOR = 4
 # torch.compile delays these additions: many chunks keep nearly all logits.
 MAX_GPU_CHUNKS = 8
-# In training on a CPU, chunks stay in its caches.
+# In training on a CPU, chunks stay in caches.
 CPU_LOGITS_CHUNK = 2**21
 MIN_CPU_ROWS = 512
 
@@ -63,9 +63,8 @@ MIN_CPU_ROWS = 512
 class GPTConfig:
     """Shape and settings of a network.
 
-    n_layer, n_head and n_embd override the values of `size`. attn_scale: factor
-    of q k^T; None: 1 / sqrt(D). attention: name of the path. skip_tolerance:
-    see attention.MaskSpec.
+    n_layer, n_head and n_embd override `size`. attn_scale: factor of q k^T;
+    None: 1 / sqrt(D). skip_tolerance: see attention.MaskSpec.
 
     What the block determines, unless it is given:
 
@@ -100,7 +99,7 @@ class GPTConfig:
     norm_eps: float = 1e-5
 
     def __post_init__(self):
-        """Fill in the settings; InputError lists all problems."""
+        """Fill in settings; InputError lists all problems."""
         problems = []
         shape = (self.n_layer, self.n_head, self.n_embd)
         if self.size in SIZES or (self.size == CUSTOM and None not in shape):
@@ -345,7 +344,7 @@ class GPT(nn.Module):
         return self.mean_loss(self._forward_blocks(tokens, cache), targets, masked_positions)
 
     def mean_loss(self, x: Tensor, targets: Tensor, masked_positions: Tensor | None) -> Tensor:
-        """Return the loss from the output of the last block (B, T, C)."""
+        """Return the loss of the last block's output (B, T, C)."""
         x = _select(self.ln_f(x), masked_positions)  # (B, t, C)
         weight = self.wte.weight if self.lm_head is None else self.lm_head.weight
         return MeanCrossEntropy.apply(x.flatten(0, 1), weight, targets.flatten())
@@ -353,7 +352,7 @@ class GPT(nn.Module):
     def set_vocabulary(self, tokens: int) -> None:
         """Exclude the vocabulary's padding, except in training.
 
-        tokens: of the tokenizer; an encoder also has <|mask|>.
+        tokens: of the tokenizer; encoders have <|mask|>, too.
         """
         self.token_count = tokens if self.config.causal else tokens + 1
 
@@ -378,11 +377,11 @@ class GPT(nn.Module):
     def hidden(
         self, tokens: Tensor, cache: Cache | None = None, lengths: Tensor | None = None
     ) -> Tensor:
-        """Return the output of the last LayerNorm (B, T, C) for tokens (B, T).
+        """Return the output of the last norm (B, T, C) for tokens (B, T).
 
         tokens: or their embeddings (B, T, C). lengths: (B,) int64, at least 1:
         tokens of each text, for encoders; the rest is padding. Raises
-        InputError beyond the encoding's max_context.
+        InputError beyond max_context.
         """
         return self.ln_f(self._forward_blocks(tokens, cache, lengths))
 
@@ -407,7 +406,7 @@ class GPT(nn.Module):
     def decode(self, tokens: Tensor, cache: Cache) -> Tensor:
         """Return logits (B, V) after tokens (B, 1); the cache has fixed shapes.
 
-        Does not check its capacity: only the device knows the position.
+        Only the device knows the position: the capacity is not checked.
         """
         assert cache.position is not None, "call Cache.fix_shapes first"
         x = self._run_blocks(tokens, cache.position, cache)  # (B, 1, C)
@@ -439,7 +438,7 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Return cross-entropies in nats (B, t) float32, without all logits.
 
-        Targets (B, t) are of the last t tokens, or of masked_positions (B, t).
+        Targets (B, t): of the last t tokens, or of masked_positions (B, t).
         cache_window: no token attends this far back; memory does not grow.
         """
         if masked_positions is not None:
@@ -459,24 +458,24 @@ class GPT(nn.Module):
         return torch.cat(losses, 1)
 
     def _cross_entropies(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Return cross-entropies (B, t) of hidden (B, t, C), targets (B, t)."""
+        """Return cross-entropies (B, t) of hidden (B, t, C)."""
         losses = cross_entropies(hidden.flatten(0, 1), self.output_embeddings, targets.flatten())
         return losses.view_as(targets)
 
     def clamp_parameters_(self) -> None:
-        """Clamp the encodings' parameters, after each optimizer step."""
+        """Clamp the encodings' parameters after a step."""
         for encoding in self.posenc:
             encoding.clamp_parameters_()
 
     def parameter_count(self) -> int:
-        """Return the number of parameters; tied ones count once."""
+        """Return the number of parameters; tied ones once."""
         return sum(p.numel() for p in self.parameters())
 
     def flops_per_token(self, context: int, predicted: int | None = None) -> float:
         """Return FLOPs per token, 6 N + 12 L H D T (PaLM, appendix B).
 
-        N counts the output layer, but no embedding that is not tied to it, and
-        the output layer only for the `predicted` tokens of a context.
+        N counts no embedding that is not tied, and the output layer only for
+        the `predicted` tokens of a context.
         """
         c = self.config
         table = c.vocab_size * c.n_embd
@@ -486,7 +485,7 @@ class GPT(nn.Module):
         return 6 * (self.parameter_count() - unused) + attention_flops
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
-        """Return AdamW's groups: only weights of Linear and Embedding decay."""
+        """Return groups: only weights of Linear and Embedding decay."""
         matrices = {m.weight for m in self.modules() if isinstance(m, nn.Linear | nn.Embedding)}
         decay = [p for p in self.parameters() if p in matrices]
         no_decay = [p for p in self.parameters() if p not in matrices]
@@ -544,8 +543,8 @@ def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 class MeanCrossEntropy(torch.autograd.Function):
     """The mean of `cross_entropies`, () float32, with gradients.
 
-    Forward computes each chunk's gradients while its logits exist. Sums are
-    float32 (torch 2.13's linear_cross_entropy rounds the loss).
+    Forward computes each chunk's gradients. Sums are float32 (torch 2.13's
+    linear_cross_entropy rounds the loss).
     """
 
     @staticmethod
@@ -592,10 +591,9 @@ def optimizer_step(
 ) -> Tensor:
     """Update the parameters from their gradients, then clear the gradients.
 
-    model: has `parameters()` and `clamp_parameters_()`. grad_clip: largest
-    gradient norm; 0: none. Returns the norm before clipping, a scalar tensor on
-    the device. If the scaler is enabled and a gradient is Inf or NaN, the
-    parameters stay and the scale shrinks.
+    grad_clip: largest gradient norm; 0: none. Returns the norm before clipping,
+    (), on the device. If the scaler is enabled and a gradient is Inf or NaN,
+    the parameters stay and the scale shrinks.
     """
     scaler.unscale_(optimizer)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip or math.inf)

@@ -4,8 +4,9 @@
     python sample.py runs/quickstart/cable --prompt_file prompts.txt     # a batch, one per line
     python sample.py runs/quickstart/cable --interactive true            # asks for prompts
 
-The text may be longer than the training length. A single text is printed while it is generated, a
-batch at its end. The last line, on standard error, is the throughput in tokens per second.
+The text may be longer than the training length. A single text is printed while
+it is generated, a batch at its end. The last line, on standard error, is the
+throughput.
 """
 
 import sys
@@ -82,7 +83,7 @@ def main(argv=None):
 
 
 def read_prompts(path: str) -> list[str]:
-    """Return the lines of a text file. Raises InputError if it cannot be read or is empty."""
+    """Return the lines of a file. Raises InputError if there are none."""
     try:
         prompts = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -102,7 +103,7 @@ def complete(
     device: torch.device,
     dtype: torch.dtype,
 ) -> None:
-    """Print the prompts with their continuations; a single one while it is generated."""
+    """Print continued prompts; a single one while it is generated."""
     start, count = time.perf_counter(), 0
     tokens = [[tokenizer.eot, *tokenizer.encode(prompt)] for prompt in prompts]
     decoders = [tokenizer.incremental_decoder() for _ in prompts]

@@ -8,10 +8,11 @@
     torchrun --standalone --nproc_per_node=8 train_gpt.py \\
         --config configs/fineweb-edu_medium.yaml --pe cable --out_dir runs/cable
 
-Settings: the defaults below < the YAML file of --config < flags. runtime/run_folder.py describes
-the files of a run. The order of the data and the size of a step do not depend on the world size.
-SIGTERM and Ctrl-C save a checkpoint after the current step; --resume continues from it, and with a
-larger --steps trains further. --list prints the encodings.
+Settings: the defaults below < the YAML file of --config < flags.
+runtime/run_folder.py describes the files of a run. The order of the data and
+the size of a step do not depend on the world size. SIGTERM and Ctrl-C save a
+checkpoint after the current step; --resume continues from it, and with a larger
+--steps trains further. --list prints the encodings.
 """
 
 import contextlib
@@ -44,9 +45,9 @@ SILENT_SECONDS = 5.0  # after which a line comes before the first one of log_eve
 
 
 def learning_rate(step: int, config: Config) -> float:
-    """Return the learning rate: linear warmup to lr, then the decay to min_lr at `steps`.
+    """Return the learning rate: linear warmup to lr, decay to min_lr at `steps`.
 
-    Its schedule is cosine, or wsd: constant, then linear over the last `decay_fraction` of steps.
+    cosine; wsd: constant, then linear over the last `decay_fraction` of steps.
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
@@ -71,7 +72,7 @@ def main(argv=None):
 
 
 class Trainer:
-    """Training of one run, on one rank: `train` is the loop; its steps and the setup follow."""
+    """Training of one run, on one rank: the loop, its steps, the setup."""
 
     def __init__(self, config: Config, processes: distributed.Processes):
         self.config, self.processes = config, processes
@@ -134,7 +135,7 @@ class Trainer:
                 dynamic_ncols=True,
             ) as bar,
         ):
-            # A signal may have prevented the validation at the step to resume from.
+            # A signal may have prevented this step's validation.
             is_due = self.step > 0 and self.step % config.val_every == 0
             if config.steps == 0 or (is_due and self.processes.any(not run.is_validated)):
                 self.validate()
@@ -172,7 +173,7 @@ class Trainer:
     # The steps of the loop
 
     def train_step(self) -> metrics.Step:
-        """Take one optimizer step: gradient accumulation over micro-batches, then the optimizer."""
+        """Take one optimizer step, with gradient accumulation over micro-batches."""
         rate = learning_rate(self.step, self.config)
         for group, factor in zip(self.optimizer.param_groups, self.rate_factors, strict=True):
             group["lr"] = rate * factor
@@ -189,10 +190,11 @@ class Trainer:
         return metrics.Step(losses, norm, data_seconds)
 
     def forward_backward_step(self, batch: list[Tensor], is_last_micro_batch: bool) -> Tensor:
-        """Add the gradients of one micro-batch to those of the step; return its mean loss, ().
+        """Add a micro-batch's gradients to those of the step; return its loss ().
 
-        batch: inputs and targets, (micro-batch, block_size) int64; an encoder's masked positions.
-        is_last_micro_batch: of the step; in its backward pass the ranks average their gradients.
+        batch: inputs and targets, (micro-batch, block_size) int64; an encoder's
+        masked positions. In the backward pass of the step's last micro-batch
+        the ranks average their gradients.
         """
         with contextlib.nullcontext() if is_last_micro_batch else self.no_sync():
             with self.autocast:
@@ -201,7 +203,7 @@ class Trainer:
         return loss.detach()
 
     def log_step(self, losses: Tensor) -> None:
-        """Print and log mean loss and throughput since the last log line, and peak memory."""
+        """Print and log loss, throughput and memory since the last log line."""
         values = self.metrics.summarize(losses, lr=learning_rate(self.step - 1, self.config))
         self.print_line(*metrics.step_columns(values, self.config.steps - self.step))
         self.processes.run_on_all_ranks(lambda: self.run.log("train", self.step, **values))
@@ -232,7 +234,7 @@ class Trainer:
             logger.log({"val/perplexity": metrics.perplexity(values["loss"])}, self.step)
 
     def sample(self) -> None:
-        """Print and log a text of the model, from the start of a document on."""
+        """Print and log a text of the model, from a document's start on."""
         if self.rank:
             return
         from generation import sampling
@@ -269,7 +271,7 @@ class Trainer:
     # Setup: each function returns what __init__ stores
 
     def open_run(self) -> tuple[Run, dict | None]:
-        """Return the run folder and the checkpoint to resume from, if there is one."""
+        """Return the run folder and the checkpoint to resume from, if any."""
         config, shards = self.config, self.train_windows.shards
         data = {"sha256": shards.sha256, "tokenizer": shards.tokenizer}
         logger = None
@@ -300,7 +302,7 @@ class Trainer:
         return load_tokenizer(self.train_windows.shards.tokenizer, self.config.data)
 
     def open_source(self, checkpoint: dict | None) -> tuple[int | None, dict | None]:
-        """Return the checkpoint of --init_from and its steps; if resumed, `checkpoint`."""
+        """Return steps and checkpoint of --init_from; if resumed, `checkpoint`."""
         if checkpoint or not self.config.init_from:
             return self.run.init_steps, checkpoint
         source = load_checkpoint(self.config.init_from, check_plugins=False)
@@ -329,7 +331,7 @@ class Trainer:
         return model
 
     def restore(self, checkpoint: dict | None) -> tuple[int, dict]:
-        """Restore optimizer and random states; return the step and the data position."""
+        """Restore optimizer and random states; return step and data position."""
         if not checkpoint:
             return 0, {"epoch": 0, "index": 0}
         restore_optimizer(self.optimizer, self.scaler, checkpoint)
@@ -338,7 +340,7 @@ class Trainer:
         return checkpoint["step"], checkpoint["sampler"]
 
     def compile_and_wrap(self) -> tuple:
-        """Return the model that averages gradients over ranks, and the context without that."""
+        """Return the model that averages gradients, and the context without that."""
         compiles = self.config.compile
         if self.device.type == "cuda" if compiles is None else compiles:
             self.model.compile()

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from kv_cache import Cache
 from model import CACHE_CHUNK, GPT
 
-GROWTH = 256  # tokens; the fewest by which the buffer of the texts grows
-# Steps that are launched before the tokens of a step are read, by type of device.
+GROWTH = 256  # least growth of the buffer of the texts, in tokens
+# Steps that are launched before a step's tokens are read, by type of device.
 STEPS_AHEAD = {"cpu": 0, "cuda": 1}
 
 
@@ -47,15 +47,15 @@ def generate(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Iterator[dict[int, int]]:
-    """Yield the new tokens of each step, {row: token}, of the rows that are not finished.
+    """Yield the new tokens of each step, {row: token}, of unfinished rows.
 
-    model: `prepare_generation` makes it faster. prompts: at least one token each.
-    end_token: the token that finishes a row; it is not yielded.
+    model: `prepare_generation` makes it faster. prompts: of at least one token.
+    end_token: finishes a row; it is not yielded.
 
-    All rows advance together, one position per step, from the end of the shortest prompt. A row
-    inside of its prompt takes the prompt's token instead of the sampled one. When an encoding's
-    longest context is full, its second half is read again as the start of a new context. On a GPU a
-    step is launched before the tokens of the step before are read.
+    All rows advance together from the end of the shortest prompt; a row inside
+    of its prompt takes the prompt's token. When an encoding's longest context
+    is full, its second half is the start of a new one. On a GPU a step is
+    launched before the tokens of the step before are read.
     """
     generator = torch.Generator(device).manual_seed(config.seed)
     prompt_lengths = [len(prompt) for prompt in prompts]
@@ -106,7 +106,7 @@ def generate(
 
 
 class StepResult:
-    """Tokens (B,) int64 at a position of the texts, on their way to the host."""
+    """Tokens (B,) int64 at a position, on their way to the host."""
 
     def __init__(self, position: int, tokens: Tensor):
         self.position = position
@@ -124,7 +124,7 @@ class StepResult:
 
 
 def _next_logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | None) -> Tensor:
-    """Read tokens (B, T) int64 into the cache; return the next token's logits (B, V)."""
+    """Read tokens (B, T) into the cache; return the next logits (B, V)."""
     if decode is not None and cache.length > 0:
         if cache.position is None:
             cache.fix_shapes()
@@ -135,7 +135,7 @@ def _next_logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | No
 
 
 def sample_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator) -> Tensor:
-    """Return one token for each row of logits (B, V) float32: (B,) int64, on their device.
+    """Return one token per row of logits (B, V) float32: (B,) int64.
 
     Temperature applies first, then top_k, then top_p to what top_k leaves.
     """
@@ -154,8 +154,7 @@ def sample_token(logits: Tensor, config: SamplingConfig, generator: torch.Genera
         too_far = before >= config.top_p * probabilities.sum(-1, keepdim=True)
         probabilities = probabilities.masked_fill(too_far, 0)
         probabilities[:, 0].clamp_(min=1e-30)  # top_p = 0 keeps the most likely token
-    # The first token whose cumulative probability reaches a number in (0, total]. Unlike
-    # torch.multinomial, this draws one random number per row instead of one per token.
+    # Unlike torch.multinomial, this draws one random number per row.
     cumulative = probabilities.cumsum(-1)
     drawn = 1 - torch.rand(len(logits), 1, generator=generator, device=logits.device)
     index = torch.searchsorted(cumulative, drawn * cumulative[:, -1:])
@@ -163,7 +162,7 @@ def sample_token(logits: Tensor, config: SamplingConfig, generator: torch.Genera
 
 
 class PackedLinear(nn.Module):
-    """A bfloat16 Linear layer on a CPU without gradients, whose weight oneDNN packed only once."""
+    """A bfloat16 Linear layer on a CPU whose weight oneDNN packed once."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
@@ -172,7 +171,7 @@ class PackedLinear(nn.Module):
         self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x (..., in), cast to bfloat16, times the weight, plus the bias: (..., out)."""
+        """Return the bfloat16 output (..., out) of x (..., in)."""
         x = x.to(torch.bfloat16)
         linear = torch.ops.mkldnn._linear_pointwise.default
         return linear(x, self.weight, self.bias, "none", [], "")
@@ -187,14 +186,13 @@ def can_pack(weight: Tensor) -> bool:
 
 
 def prepare_generation(model: GPT, dtype: torch.dtype, compile: bool = False) -> None:
-    """Cast the weights of all matrix products, the embedding included, for autocast to `dtype`.
+    """Cast the weights of all matrix products for autocast to `dtype`.
 
     Call it when the model is on its device; the model can then only generate.
-
-    On a CPU the product with one row reads all weights. In float32, those (out, in) with out >= in
-    are also stored by columns, which halves its time. In bfloat16, Linear layers of the blocks
-    become `PackedLinear`, unless the step is compiled. The embedding does not: looking up tokens
-    would need a second copy.
+    On a CPU the product with one row reads all weights. In float32, those (out,
+    in) with out >= in are stored by columns, which halves its time. In
+    bfloat16, Linear layers of blocks become `PackedLinear`, unless the step is
+    compiled; the embedding, in which tokens are looked up, does not.
     """
     cast_blocks(model, dtype)
     tables = {model.wte, model.output_layer}

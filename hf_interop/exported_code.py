@@ -1,10 +1,10 @@
-"""Code of exported folders: imports of this repository's modules, rewritten for a flat folder.
+"""Code of exported folders: imports, rewritten for a flat folder.
 
     source = flatten_imports(source, modules)       # a module of this repository
     check_plugin(plugin, modules)                   # raise unless a plugin can be exported
     write_modules(folder, exported)                 # MODULES and plugins
 
-modules: names of the modules that the folder contains. Each is written under `flat_name`.
+modules: names of those that the folder contains, each under its `flat_name`.
 """
 
 import ast
@@ -22,8 +22,7 @@ FURTHER_ENCODINGS = sorted(
     for path in (ROOT / "more_encodings").glob("*.py")
     if path.stem != "__init__"
 )
-# The modules that compute the network. An exported folder is flat: each module is written under
-# the last part of its name.
+# The modules that compute the network.
 MODULES = (
     "hf_interop.modeling",
     "model",
@@ -41,9 +40,9 @@ MODULES = (
 
 
 def auto_map(auto_class: str) -> dict[str, str]:
-    """Return the auto_map of a config.json, with which transformers finds the classes.
+    """Return the auto_map of a config.json, which names the classes.
 
-    auto_class: AutoModelForCausalLM for decoders, AutoModelForMaskedLM for encoders.
+    auto_class: AutoModelForCausalLM for decoders, AutoModelForMaskedLM.
     """
     return {
         "AutoConfig": "modeling.PosencConfig",
@@ -53,17 +52,17 @@ def auto_map(auto_class: str) -> dict[str, str]:
 
 
 def class_name(auto_class: str) -> str:
-    """Return the class of hf_interop/modeling.py for an Auto class of transformers."""
+    """Return the class of modeling.py for an Auto class of transformers."""
     return auto_class.replace("AutoModel", "Posenc")
 
 
 def flat_name(module: str) -> str:
-    """Return the name of a module in an exported folder: the last part of its name."""
+    """Return a module's name in an exported folder: the last part."""
     return module.rpartition(".")[2]
 
 
 def flatten_imports(source: str, modules: Collection[str]) -> str:
-    """Return a module's source with imports of `modules` as relative imports from a flat folder.
+    """Return a source whose imports of `modules` are relative.
 
     transformers copies the files of lines "from .x import y": an import of a
     module becomes two.
@@ -86,7 +85,7 @@ def _imports(source: str) -> list[ast.Import | ast.ImportFrom]:
 
 
 def _imported_names(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """Return the full name of each imported module or object: "posenc.Encoding"."""
+    """Return full names of what is imported, as "posenc.Encoding"."""
     package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
     return [package + alias.name for alias in node.names]
 
@@ -97,7 +96,7 @@ def _changes(node: ast.Import | ast.ImportFrom, modules: Collection[str]) -> boo
 
 
 def _flat_statements(node: ast.Import | ast.ImportFrom, modules: Collection[str]) -> list[str]:
-    """Return the statements that replace an import, without indentation."""
+    """Return the statements that replace an import."""
     statements, objects = [], []
     for alias, name in zip(node.names, _imported_names(node), strict=True):
         if name in modules:
@@ -115,7 +114,7 @@ def _flat_statements(node: ast.Import | ast.ImportFrom, modules: Collection[str]
 
 
 def check_plugin(plugin: Plugin, modules: Collection[str]) -> None:
-    """Raise InputError if a plugin has imports that cannot be rewritten, with their lines."""
+    """Raise InputError if a plugin has imports that cannot be rewritten."""
     problems = []
     for node in _imports(importlib.util.decode_source(plugin.source)):
         place = f"{plugin.path}, line {node.lineno}"
@@ -139,7 +138,7 @@ def check_plugin(plugin: Plugin, modules: Collection[str]) -> None:
 
 
 def _is_of_repository(name: str) -> bool:
-    """Return whether a module belongs to this repository, or is another plugin."""
+    """Return whether a module is of this repository, or a plugin."""
     first = name.partition(".")[0]
     is_ours = (ROOT / f"{first}.py").is_file() or (ROOT / first / "__init__.py").is_file()
     return is_ours or first.startswith(MODULE_PREFIX)
@@ -151,7 +150,7 @@ def modules_with(exported: list[Plugin]) -> list[str]:
 
 
 def write_modules(folder: Path, exported: list[Plugin]) -> None:
-    """Write the modules that compute the network, plugins included, to an exported folder."""
+    """Write MODULES and plugins to an exported folder."""
     modules = modules_with(exported)
     sources = {name: _source_path(name).read_text(encoding="utf-8") for name in MODULES}
     for plugin in exported:
@@ -164,6 +163,6 @@ def write_modules(folder: Path, exported: list[Plugin]) -> None:
 
 
 def _source_path(module: str) -> Path:
-    """Return the file of a module of this repository, or the __init__.py of a package."""
+    """Return a module's file; a package's __init__.py."""
     path = ROOT / module.replace(".", "/")
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

@@ -9,12 +9,12 @@ and for an encoder
     model = AutoModelForMaskedLM.from_pretrained("exported", trust_remote_code=True)
     logits = model(tokens).logits
 
-AutoModel gives the hidden states of either: model(tokens).last_hidden_state, (B, T, C).
+AutoModel gives the hidden states of either: model(tokens).last_hidden_state,
+(B, T, C).
 
-export_hf.py copies this file into the exported folder. Written for transformers 5.
-
-Importing this module makes PyTorch round denormal numbers to 0 on the CPU:
-steep biases give denormal attention weights, which are up to four times as slow.
+export_hf.py copies this file. Written for transformers 5. Importing it makes
+PyTorch round denormal numbers to 0 on the CPU: the attention weights of steep
+biases would be up to four times as slow.
 
 Legend: B batch, T tokens, C width, H heads, D head dimension, V vocabulary.
 """
@@ -54,19 +54,18 @@ LOCATION += ("subfolder", "token")
 # Arguments of `generate` that each call of the model gets.
 PASSED_ON = ("logits_to_keep", "output_hidden_states", "output_attentions")
 
-# NumPy before 2.4 looks for denormals at the first call, and warns if they are rounded.
+# NumPy before 2.4 warns if denormals are rounded at the first call.
 np.finfo(np.float32)
 np.finfo(np.float64)
-# Threads that start later inherit this setting, so it is set before the first computation.
+# Threads inherit this setting, so it is set before the first computation.
 torch.set_flush_denormal(True)
 
 
 class PosencConfig(PreTrainedConfig):
     """The fields of GPTConfig, stored in config.json.
 
-    export_hf.py adds max_position_embeddings for limited encodings, plugin (file
-    name -> SHA-256) and training (settings, text, step). Saving a model adds
-    weights_sha256 (as plugin).
+    export_hf.py adds max_position_embeddings of limited encodings, plugin (file
+    name -> SHA-256) and training. Saving adds weights_sha256 (as plugin).
     """
 
     model_type = "posenc-gpt"
@@ -81,9 +80,8 @@ class PosencConfig(PreTrainedConfig):
 class PosencPreTrained(PreTrainedModel):
     """GPT wrapped as a transformers model.
 
-    Parameters of encodings and norms stay float32 when a model is loaded as
-    bfloat16. safetensors has no checksum, so config.json has the SHA-256 of the
-    weights, which loading checks.
+    Encodings and norms stay float32 when a model is loaded as bfloat16.
+    safetensors has no checksum: loading checks the SHA-256 in config.json.
     """
 
     config_class = PosencConfig
@@ -94,7 +92,7 @@ class PosencPreTrained(PreTrainedModel):
         super().__init__(config)
         names = [field.name for field in dataclasses.fields(GPTConfig)]
         self.model = GPT(GPTConfig(**{name: getattr(config, name) for name in names}))
-        # An encoding of scope "model" is one instance in all layers: its parameters are tied.
+        # An encoding of scope "model" is one instance in all layers.
         first_name = {}
         self._tied_weights_keys = {}
         for name, parameter in self.named_parameters(remove_duplicate=False):
@@ -104,15 +102,15 @@ class PosencPreTrained(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
-        """Return a model as transformers does. Raise OSError if the weights are corrupt."""
+        """Return a model. Raise OSError if the weights are corrupt."""
         if pretrained_model_name_or_path is not None:
             check_weights(pretrained_model_name_or_path, kwargs)
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def save_pretrained(self, save_directory, is_main_process: bool = True, *args, **kwargs):
-        """Save a model as transformers does, then add the weights' SHA-256 to config.json.
+        """Save a model, then add the weights' SHA-256 to config.json.
 
-        With push_to_hub, transformers uploads the files before that, without it.
+        With push_to_hub, transformers uploads the files without it.
         """
         self.config.weights_sha256 = None  # that of the loaded files
         try:
@@ -126,7 +124,7 @@ class PosencPreTrained(PreTrainedModel):
             self.config.save_pretrained(save_directory)
 
     def _init_weights(self, module):
-        """Compute an encoding's buffers again: no file has them, and they were on meta."""
+        """Compute an encoding's buffers again: no file has them."""
         c = self.model.config
         fresh = pe_spec.build(c.encodings, c.n_head, c.n_embd, c.block_size, c.n_layer, c.causal)
         for own, new in zip(self.model.posenc.modules(), fresh.modules(), strict=True):
@@ -135,7 +133,7 @@ class PosencPreTrained(PreTrainedModel):
                     getattr(own, name).copy_(buffer)
 
     def _apply(self, fn, recurse: bool = True):
-        """Apply a conversion, as `.to` and `.half` do; encodings and norms keep float32."""
+        """Apply a conversion, as `.to`; encodings and norms keep float32."""
         norms = [x for x in self.model.modules() if isinstance(x, nn.LayerNorm | nn.RMSNorm)]
         kept = set()
         for module in (self.model.posenc, *norms):
@@ -151,7 +149,7 @@ class PosencPreTrained(PreTrainedModel):
         return super()._apply(convert, recurse)
 
     def _set_gradient_checkpointing(self, enable: bool = True, *_, **__):
-        """Set what transformers' gradient_checkpointing_enable and _disable ask for."""
+        """Do what gradient_checkpointing_enable and _disable ask for."""
         self.model.activation_checkpointing = enable
         self.gradient_checkpointing = enable
 
@@ -159,7 +157,7 @@ class PosencPreTrained(PreTrainedModel):
         return self.model.wte
 
     def autocast(self, device: torch.device):
-        """Return autocast to the dtype of the embedding, or a null context for float32."""
+        """Return autocast to the embedding's dtype, a null context for float32."""
         dtype = self.model.wte.weight.dtype
         return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
 
@@ -175,13 +173,12 @@ class PosencPreTrained(PreTrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
     ) -> BaseModelOutputWithPast:
-        """Return the output of the last norm, (B, T, C) float32, with what else is asked for.
+        """Return the output of the last norm, (B, T, C) float32, and more.
 
-        input_ids (B, T) or inputs_embeds (B, T, C). attention_mask: (B, T), 0 at
-        padding, on one side, which changes no row's result. position_ids: those
-        that the model uses itself. output_hidden_states: add the inputs of all
-        blocks and the result, each (B, T, C). Raises ValueError for all that is
-        not supported, for example padding between tokens.
+        input_ids (B, T) or inputs_embeds (B, T, C). attention_mask: (B, T), 0
+        at padding, on one side, which changes no row's result. position_ids:
+        only the model's own. output_hidden_states: add the inputs of all blocks
+        and the result, each (B, T, C). Raises ValueError for other inputs.
         """
         if output_attentions or (output_attentions is None and self.config.output_attentions):
             raise ValueError(
@@ -211,7 +208,7 @@ class PosencPreTrained(PreTrainedModel):
         lengths = original_index = None
         if is_padded(attention_mask):
             x, original_index = pad_right(x, attention_mask)
-            # With padding on the right, no token of a decoder attends to it.
+            # No token of a decoder attends to padding on the right.
             lengths = None if self.model.config.causal else attention_mask.long().sum(1)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
@@ -234,7 +231,7 @@ class PosencPreTrained(PreTrainedModel):
 
 
 class PosencModel(PosencPreTrained):
-    """Decoder or encoder that returns the hidden states of its last layer."""
+    """Decoder or encoder that returns the last hidden states."""
 
     forward = can_return_tuple(PosencPreTrained.encode)
 
@@ -253,8 +250,8 @@ class PosencWithLogits(PosencPreTrained):
     ) -> CausalLMOutputWithPast:
         """Return logits (B, T, V) float32 and, with labels, the loss.
 
-        labels: as input_ids, -100 at tokens without a loss. logits_to_keep: return
-        the logits of that many last tokens; 0: of all. Other arguments: see `encode`.
+        labels: as input_ids, -100 at tokens without a loss. logits_to_keep:
+        only of that many last tokens; 0: of all. Other arguments: see `encode`.
         """
         encoded = self.encode(input_ids, attention_mask, **inputs)
         hidden = encoded.last_hidden_state
@@ -292,8 +289,7 @@ class PosencForCausalLM(PosencWithLogits, GenerationMixin):
     ):
         """Return the inputs of `forward` for the next token.
 
-        With a cache: the last next_sequence_length tokens, or all. A padded
-        batch is read from the start.
+        A padded batch is read from the start.
         """
         inputs = {name: kwargs[name] for name in PASSED_ON if name in kwargs}
         key, x = "input_ids", input_ids
@@ -306,18 +302,17 @@ class PosencForCausalLM(PosencWithLogits, GenerationMixin):
         return inputs | {key: x, "past_key_values": past_key_values, "use_cache": True}
 
     def _get_static_cache_init_shape(self) -> None:
-        """Return None: keys have additional columns, so the first tokens initialize the cache."""
+        """Return None: keys have additional columns; first tokens initialize."""
 
     def _valid_auto_compile_criteria(self, *_) -> bool:
-        """Return False: each length of the cache would be compiled again."""
+        """Return False: each length would be compiled again."""
         return False
 
 
 def check_weights(name_or_path: str | Path, arguments: dict) -> None:
-    """Raise OSError if a file of weights has another SHA-256 than its config.json says.
+    """Raise OSError if weights have another SHA-256 than config.json says.
 
-    arguments: of from_pretrained. Models that transformers' push_to_hub has
-    uploaded have none.
+    arguments: of from_pretrained. Models that push_to_hub uploaded have none.
     """
     location = {name: arguments[name] for name in LOCATION if name in arguments}
     try:
@@ -351,9 +346,9 @@ def is_padded(attention_mask: Tensor | None) -> TypeGuard[Tensor]:
 
 
 def pad_right(x: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Move padding on the left to the right; return x and the index (B, T) to undo it.
+    """Move left padding to the right; return x and the index (B, T) to undo it.
 
-    x: tokens (B, T) or embeddings (B, T, C). Raises ValueError for padding between tokens.
+    x: (B, T) or (B, T, C). Raises ValueError for padding between tokens.
     """
     length = x.size(1)
     steps = torch.arange(length, device=x.device)
@@ -366,16 +361,16 @@ def pad_right(x: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    """Return x (B, T) or (B, T, C) with its tokens in the order of index (B, T)."""
+    """Return x (B, T[, C]) with its tokens in the order of index (B, T)."""
     return x.gather(1, index if x.ndim == 2 else index[..., None].expand_as(x))
 
 
 def check_positions(
     position_ids: Tensor | None, attention_mask: Tensor | None, start: int, x: Tensor
 ) -> None:
-    """Raise ValueError if position_ids (B, T) are not those of the model for x (B, T, …).
+    """Raise ValueError if position_ids (B, T) are not those of the model.
 
-    start: the number of cached tokens. Positions of padding do not count.
+    start: number of cached tokens. Positions of padding do not count.
     """
     if position_ids is None:
         return
@@ -391,7 +386,7 @@ def check_positions(
 
 @contextmanager
 def record_inputs(blocks: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """Yield a list to which each call of a block appends its first argument."""
+    """Yield a list to which each block appends its first argument."""
     states: list[Tensor] = []
 
     def record(_, arguments):
@@ -406,7 +401,7 @@ def record_inputs(blocks: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
 class CacheAdapter(Cache):
     """A transformers cache as a kv_cache.Cache, for `count` more tokens.
 
-    Raises ValueError for caches that would change results, and for those that are too small.
+    Raises ValueError for caches that are too small or would change results.
     """
 
     def __init__(self, cache, model: GPT, count: int):
@@ -425,7 +420,7 @@ class CacheAdapter(Cache):
 
 
 def check_cache(cache) -> None:
-    """Raise ValueError if a transformers cache would round, drop or move what it stores."""
+    """Raise ValueError if a cache would round, drop or move what it stores."""
     kinds = {type(layer) for layer in getattr(cache, "layers", ())}
     kinds |= {getattr(cache, "layer_class_to_replicate", None) or DynamicLayer}
     if type(cache) not in (DynamicCache, StaticCache) or not kinds <= {DynamicLayer, StaticLayer}:
@@ -439,9 +434,9 @@ def check_cache(cache) -> None:
 class LayerCacheAdapter(LayerCache):
     """One layer of a transformers cache as a kv_cache.LayerCache.
 
-    The encoding's per-token features are additional columns of the keys, so that
-    everything that transformers does to a cache (beam search, cropping) applies
-    to them too. A key that heads share has the columns of all of them.
+    Features are additional columns of the keys, so that what transformers does
+    to a cache (beam search, cropping) applies to them, too. A key that heads
+    share has the columns of all of them.
     """
 
     def __init__(self, cache, layer: int, heads: int):
@@ -449,12 +444,12 @@ class LayerCacheAdapter(LayerCache):
         self.cache = cache
         self.layer = layer
         self.heads = heads
-        # Before this call of the model. A static cache counts in a tensor, in place.
+        # A static cache counts in a tensor, in place.
         self.length = int(cache.get_seq_length(layer))
 
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
         result = super().extend(k, v, *k_features)
-        # For `last`: heads, and numbers per token, 0 for a feature without a fourth dimension.
+        # For `last`: heads, and numbers per token; 0: no fourth dimension.
         shapes = [(x.size(1), x.size(3) if x.dim() == 4 else 0) for x in k_features]
         self.cache.layers[self.layer].feature_shapes = shapes
         return result
@@ -467,7 +462,7 @@ class LayerCacheAdapter(LayerCache):
             by_head = torch.cat([x.expand(shape) for x in features], -1)  # (B, H, T, W)
             by_key = by_head.unflatten(1, (k.size(1), -1)).transpose(2, 3)  # (B, G, T, H / G, W)
             columns = by_key.flatten(3)
-        # Features are float32, so with features the stored keys are float32 too.
+        # Features are float32, so keys are then stored in float32.
         stored_k, stored_v = torch.cat([k, columns], -1), v
         if isinstance(self.cache, StaticCache):
             stored_v = v.to(stored_k.dtype)  # a static cache has one dtype
@@ -486,7 +481,7 @@ class LayerCacheAdapter(LayerCache):
         return [keys.to(k.dtype), values.to(v.dtype), *self._features(columns, shapes)]
 
     def last(self) -> tuple[Tensor, ...] | None:
-        """Return the features of the latest token, or None if the cache is empty."""
+        """Return the latest token's features, None if there is none."""
         length = int(self.cache.get_seq_length(self.layer))
         if not length:
             return None
@@ -499,7 +494,7 @@ class LayerCacheAdapter(LayerCache):
         return tuple(x if width else x[..., 0] for x, (_, width) in pairs)
 
     def _features(self, columns: Tensor, shapes: list[tuple[int, int]]) -> list[Tensor]:
-        """Return features (B, H|1, T, N) from columns of keys; shapes: H|1 and N of each."""
+        """Return features (B, H|1, T, N) from columns; shapes: H|1 and N of each."""
         if not shapes:
             return []
         by_key = columns.unflatten(3, (self.heads // columns.size(1), -1))

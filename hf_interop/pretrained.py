@@ -5,8 +5,7 @@ tokenizer, files = tokenizer_of("gpt2", folder, model)
 if config := original_config(folders, checkpoint):  # None under another encoding
     save_original(model, config, dtype, folder)     # as the class it came from
 
-Weights are read from safetensors and keep their dtype. `LLAMA_NAMES` says which
-of our parameters holds which of theirs.
+Weights are read from safetensors and keep their dtype.
 """
 
 import fnmatch
@@ -29,7 +28,8 @@ from model import GPT, GPTConfig
 from text_data import hub
 from text_data.tokenizer import GPT2_VOCABULARY, make_tokenizer
 
-# Our module -> theirs, whose rows it holds one after the other. GPT-2's names are ours.
+# Our module -> theirs, whose rows it holds one after the other. GPT-2's names
+# are ours.
 LLAMA_NAMES = {
     "wte": ["embed_tokens"],
     "ln_1": ["input_layernorm"],
@@ -55,9 +55,8 @@ def load_pretrained(
 ) -> tuple[GPT, str | None, Path | None]:
     """Return a model, its commit if it is on the hub, and its folder if it is of transformers.
 
-    name: as in import_pretrained.py. block_size: of a CABLE checkpoint, which does
-    not record it; None: 1024. Raises InputError if there is no such model, or it
-    is not supported.
+    name: as in import_pretrained.py. block_size: of a CABLE checkpoint; None:
+    1024. Raises InputError if the model does not exist or is not supported.
     """
     folder = revision = None
     if os.path.isfile(name):
@@ -96,10 +95,9 @@ def _make_model(settings: dict) -> GPT:
 
 
 def tokenizer_of(name: str, folder: Path | None, model: GPT) -> tuple[str, dict[str, bytes]]:
-    """Return name and files of the tokenizer of a model of `load_pretrained`.
+    """Return name and files (GPT-2: none) of a model's tokenizer.
 
-    That of GPT-2 has no files. Raises InputError if the folder has no tokenizer,
-    or one with more tokens than the model.
+    Raises InputError if there is none, or if it has more tokens than the model.
     """
     found, vocab_size, files = "gpt2", GPT2_VOCABULARY, {}
     if folder and model.config.block != "gpt2":
@@ -117,7 +115,7 @@ def tokenizer_of(name: str, folder: Path | None, model: GPT) -> tuple[str, dict[
 
 
 def _source_names(name: str, block: str) -> list[str]:
-    """Return the names that the rows of our parameter have in a file of transformers."""
+    """Return transformers' names of the rows of our parameter."""
     if name.startswith("posenc."):
         return ["wpe.weight"]
     if block == "gpt2":
@@ -131,7 +129,7 @@ def _source_names(name: str, block: str) -> list[str]:
 
 
 def _open_weights(name: str, folder: Path) -> dict:
-    """Return {name in `_source_names`: (open file, its name there)} of all weights of a folder."""
+    """Return {name in `_source_names`: (open file, its name there)}."""
     from safetensors import SafetensorError, safe_open
 
     paths = sorted(folder.glob("model*.safetensors"))
@@ -152,7 +150,7 @@ def _open_weights(name: str, folder: Path) -> dict:
 
 
 def _read_weights(name: str, model: GPT, source: dict) -> dict:
-    """Return the state_dict of a model. Raises InputError for missing and unknown weights."""
+    """Return a state_dict. Raises InputError for missing and unknown weights."""
     block = model.config.block
     names = {ours: _source_names(ours, block) for ours in model.state_dict()}
     needed = {theirs for parts in names.values() for theirs in parts}
@@ -177,7 +175,7 @@ def _read_weights(name: str, model: GPT, source: dict) -> dict:
 
 
 def _read_cable_v1(path: str) -> tuple[dict, dict]:
-    """Return the settings of GPTConfig and the weights of a checkpoint of the CABLE authors.
+    """Return settings of GPTConfig and weights of the CABLE authors' checkpoint.
 
     Their h_attn is the gate of `cable-v1` with its sign changed: -Softplus(z) =
     log sigmoid(-z). Their training code scales logits by 1.
@@ -214,10 +212,9 @@ def _read_cable_v1(path: str) -> tuple[dict, dict]:
 
 
 def original_config(folders: Iterable[Path], gpt: dict) -> dict | None:
-    """Return the config.json of the model that a run comes from, if it describes the run.
+    """Return the config.json of an imported model, None for another encoding.
 
-    folders: of the run and of those that it started from. gpt: the fields of its
-    GPTConfig. A config with another encoding describes another model.
+    folders: of the run and of those that it started from; gpt: its GPTConfig.
     """
     for path in (folder / CONFIG_COPY for folder in folders):
         if path.is_file():
@@ -240,7 +237,7 @@ def save_original(model: GPT, config: dict, dtype: torch.dtype, folder: Path) ->
 
 
 def _original_weights(model: GPT) -> dict[str, Tensor]:
-    """Return copies of the weights under transformers' names: the inverse of an import."""
+    """Return copies of the weights under transformers' names."""
     c = model.config
     heads = (c.n_head, c.n_kv_head, c.n_kv_head)
     rows = {2: [c.n_inner] * 2, 3: [count * c.head_dim for count in heads]}  # of joined matrices

@@ -2,7 +2,7 @@
 
     settings = settings_of(name, content_of_config_json)
 
-The encoding is part of them: settings["pe"] is "rope:base=500000", "rope:base=…@3_nope@1", ….
+The encoding is one: settings["pe"] is "rope:base=500000", "rope@3_nope@1", ….
 """
 
 import itertools
@@ -56,8 +56,8 @@ ROPE_CONSTANTS = {
 def settings_of(name: str, content: dict) -> dict:
     """Return the fields of GPTConfig of a model, from its config.json.
 
-    `qkv_bias` and `qk_norm` are missing: only the weights show them. name: for messages. Raises
-    InputError for other architectures and for variants that are not implemented.
+    Only the weights show `qkv_bias` and `qk_norm`. name: for messages. Raises
+    InputError for other architectures and variants.
     """
     from transformers import CONFIG_MAPPING
 
@@ -117,7 +117,7 @@ def _rope(name: str, parameters: dict) -> str:
 
 
 def _join_layers(layers: list[str]) -> str:
-    """Return one --pe string for the strings of all layers: the inverse of pe_spec.layer_specs."""
+    """Return one --pe string for all layers: the inverse of layer_specs."""
     count = len(layers)
     period = next(n for n in range(1, count + 1) if layers[: count - n] == layers[n:])
     if period == 1:

@@ -1,4 +1,4 @@
-"""Tokenizers of transformers that give the same tokens as those of text_data/tokenizer.py."""
+"""Tokenizers of transformers with the tokens of text_data/tokenizer.py."""
 
 import json
 import re
@@ -17,9 +17,10 @@ MASK = "<|mask|>"
 
 
 def build_tokenizer(tokenizer: Tokenizer, has_mask: bool = False):
-    """Return a tokenizer of transformers with the tokens of one of ours; it adds none to a text.
+    """Return a tokenizer of transformers, which adds no tokens to a text.
 
-    has_mask: add <|mask|>, with the number after the last token, as text_data/data_loader.py does.
+    has_mask: add <|mask|> after the last token, as text_data/data_loader.py
+    does.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
         return _from_files(tokenizer, has_mask)
@@ -31,13 +32,13 @@ def _from_files(tokenizer: HuggingFaceTokenizer, has_mask: bool):
     from tokenizers import Tokenizer
 
     end = json.loads(tokenizer.files[SETTINGS_FILE])["eos_token"]
-    # A copy, in which the names of special tokens are not plain text.
+    # A copy, in which names of special tokens are not plain text.
     backend = Tokenizer.from_str(tokenizer.backend.to_str())
     return _fast_tokenizer(backend, tokenizer, end, has_mask)
 
 
 def _fast_tokenizer(backend, tokenizer: Tokenizer, end: str, has_mask: bool):
-    """Return a PreTrainedTokenizerFast. backend: a tokenizers.Tokenizer without <|mask|>."""
+    """Return a PreTrainedTokenizerFast; backend: without <|mask|>."""
     from transformers import PreTrainedTokenizerFast
 
     special: dict[str, str] = dict.fromkeys(("bos_token", "eos_token", "pad_token"), end)
@@ -69,6 +70,6 @@ def _backend_of(encoding):
 def _oniguruma(pattern: str) -> str:
     """Return a regular expression of tiktoken in the syntax of `tokenizers`.
 
-    There, {1,3}+ is not possessive, and needs not be where it ends its alternative. (?s) is (?m).
+    There, {1,3}+ is not possessive, and (?s) is (?m).
     """
     return re.sub(r"(\{\d+,\d*\})\+", r"\1", pattern).replace("(?s)", "(?m)")

@@ -4,8 +4,7 @@
     results = layer.forward_backward(lambda: layer.attend("triton"))
     errors = relative_errors(results, layer.reference())
 
-It computes what a network's layer does between the projection to queries, keys
-and values and the projection of the heads' outputs, encoding included.
+It computes what a layer does between its two projections, encoding included.
 """
 
 import copy
@@ -21,14 +20,13 @@ from model import Attention, GPTConfig
 from posenc import Encoding
 
 SEED = 1
-# Smaller gradients, relative to the largest, are only rounding errors, as those
-# of a bias that is constant per head.
+# Smaller gradients, relative to the largest, are only rounding errors.
 NEGLIGIBLE = 1e-4
 Results = dict[str, Tensor]
 
 
 class Projection(nn.Module):
-    """Stands for a layer's projection, and returns given values."""
+    """Stands for a layer's projection: returns given values."""
 
     def __init__(self, values: Tensor):
         super().__init__()
@@ -55,10 +53,7 @@ class AttentionLayer(NamedTuple):
         return self.attn(self.x, pos, self.encoding, attention.PATHS[path], None, None)
 
     def forward_backward(self, forward: Callable[[], Tensor]) -> Results:
-        """Return the output of `forward()` and the gradients by name.
-
-        dx is that of the features: the input of the encoding.
-        """
+        """Return the output of `forward()` and gradients; dx: of the features."""
         y = forward()
         attn, parameters = self.attn, dict(self.encoding.named_parameters())
         inputs = [attn.c_attn.values, self.x, *parameters.values()]
@@ -69,17 +64,14 @@ class AttentionLayer(NamedTuple):
         return {"output": y.detach(), "dq": dq, "dk": dk, "dv": dv, **named}
 
     def reference(self) -> Results:
-        """Return the results of the dense path in float32."""
+        """Return results of the dense path in float32."""
         attn, grad = copy.deepcopy(self.attn).float(), self.output_grad.float()
         layer = self._replace(attn=attn, output_grad=grad)
         return layer.forward_backward(lambda: layer.attend("dense"))
 
 
 def make_layer(attn: Attention, encoding: Encoding, x: Tensor, values: Tensor) -> AttentionLayer:
-    """Return a layer with a random gradient of its output.
-
-    attn: changes; values: of its projection.
-    """
+    """Return a layer with a random gradient; attn: changes."""
     torch.manual_seed(SEED)
     shape = *x.shape[:2], attn.heads * attn.head_dim
     output_grad = torch.randn(shape, dtype=values.dtype, device=x.device)
@@ -105,7 +97,7 @@ def random_layer(
 
 
 def relative_errors(results: Results, exact: Results) -> dict[str, float]:
-    """Return each result's norm of the error, relative to the exact one, by name."""
+    """Return the norm of each error, relative to the exact result's."""
     norms = {name: x.norm().item() for name, x in exact.items()}
     return {
         name: (results[name].float() - exact[name]).norm().item() / norm

@@ -1,13 +1,12 @@
-"""Attention path of a training: the choice of `--attention auto`, and its check.
+"""Attention path of a training: `--attention auto`, and its check.
 
     choose_path(model, config, device)          # sets the path of each layer
     check_paths(model, config, device, dtype)   # raises InputError if one is wrong
 
 On a GPU, `auto` is a fixed order of paths, by speed on an H100
-(docs/performance.md), and one layer of each kind is compared with the dense path
-before the first step: nobody has tested every GPU. On a CPU it is the rule of
-`attention.resolve_path`. A path that --attention names is not checked, except
-for `flex`, which compiles each encoding's formula and supports not all.
+(docs/performance.md). Before the first step one layer of each kind is compared
+with the dense path: nobody has tested every GPU. Of named paths only `flex` is
+checked, which compiles each encoding's formula and supports not all.
 """
 
 import contextlib
@@ -31,9 +30,8 @@ Name = Literal[
 GPU_PATHS = {"sdpa/cudnn", "sdpa/efficient", "flex"}
 # The fastest paths on a GPU; an encoding without a bias tries sdpa first.
 GPU_ORDER = ("triton", "sdpa", "flex")
-# Largest relative errors: of the output and the gradients of queries, keys,
-# values and features; of the gradients of parameters, which are sums along the
-# text. In bfloat16 the sdpa path has 0.23 at the bias of a forget gate.
+# Largest relative errors: of TENSORS; of the gradients of parameters, which are
+# sums along the text. In bfloat16 sdpa has 0.23 at the bias of a forget gate.
 TOLERANCES = {
     torch.float32: (1e-3, 1e-2),
     torch.float16: (1e-2, 5e-2),
@@ -45,10 +43,9 @@ TOKENS = (256, 600)  # whole tiles of all kernels; partial tiles
 
 
 def choose_path(model: GPT, config, device: torch.device) -> None:
-    """Set the attention path of each layer, also in the config that checkpoints store.
+    """Set each layer's path, also in the config that checkpoints store.
 
-    config: the `Config` of train_gpt.py. Raises InputError for a path that needs
-    a GPU, on a CPU.
+    config: of train_gpt.py. Raises InputError on a CPU if the path needs a GPU.
     """
     if device.type == "cpu" and config.attention in GPU_PATHS:
         raise InputError(f"attention {config.attention} needs a GPU: use auto, sdpa or dense")
@@ -61,9 +58,9 @@ def choose_path(model: GPT, config, device: torch.device) -> None:
 
 
 def fastest_path(encoding: Encoding, deterministic: bool = False) -> attention.Path:
-    """Return the fastest path on a GPU that the encoding and this machine have."""
+    """Return the fastest path that the encoding has on a GPU."""
     order = GPU_ORDER if encoding.bias is not None else ("sdpa", *GPU_ORDER)
-    # FlexAttention's gradients use atomic additions, and Triton compiles it.
+    # Its gradients use atomic additions, and Triton compiles it.
     has_flex = not deterministic and find_spec("triton") is not None
     for path in order:
         with contextlib.suppress(InputError):
@@ -78,10 +75,9 @@ def is_checked(config, device: torch.device) -> bool:
 
 
 def check_paths(model: GPT, config, device: torch.device, dtype: torch.dtype) -> None:
-    """Raise InputError if a path of `is_checked` fails, or differs from the dense path.
+    """Raise InputError if a path fails or differs from the dense path.
 
-    dtype: of matrix products. The error names the path to pass. Random states
-    do not change.
+    dtype: of matrix products. Random states do not change.
     """
     if not is_checked(config, device):
         return

@@ -3,8 +3,8 @@
     print(describe_cost(config))  # train_gpt.py --dry_run
     print(describe_costs(trainings, evaluations))  # run_experiment.py --dry_run
 
-Needs neither data nor a GPU. Time on GPUs assumes 40% model FLOPs utilization
-(MFU). A machine without GPUs is measured.
+Needs no data. Time on GPUs assumes 40% model FLOPs utilization (MFU). A machine
+without GPUs is measured.
 """
 
 import dataclasses
@@ -25,8 +25,7 @@ from training.optimizer import make_grad_scaler, make_optimizer
 
 MFU = 0.4
 BYTES = 320  # padded vocabulary of prepare_text.py without flags, which writes Config.data
-# Steps to measure a CPU, with the FLOPs and the length of a sequence of each,
-# and the seconds after which no other step starts.
+# Steps to measure a CPU, FLOPs and length of sequences of each, most seconds.
 MEASURED_STEPS, STEP_FLOPS, MEASURED_TOKENS, MEASURED_SECONDS = 5, 1e10, 256, 10
 
 
@@ -51,10 +50,9 @@ class Cost:
 def estimate_cost(config, vocab_size: int | None = None) -> Cost:
     """Return the cost of a training.
 
-    config: the `Config` of train_gpt.py. vocab_size: padded, assumed where the
-    data does not exist; None: that of the default data, or GPT-2's. Raises
-    InputError if tokens_per_step is not a multiple of block_size, and if the
-    data cannot be used.
+    config: of train_gpt.py. vocab_size: padded, assumed where the data does not
+    exist; None: that of the default data, or GPT-2's. Raises InputError if the
+    data or the batch size cannot be used.
     """
     config.sequences_per_step(1)  # raises InputError
     if Path(config.data).is_dir():
@@ -95,11 +93,10 @@ def describe_cost(config) -> str:
 def describe_costs(
     trainings: dict, evaluations: list[tuple[str, str, str, int]], vocab_size: int | None
 ) -> str:
-    """Return a table with a line for each training and evaluation, and the total.
+    """Return a table of trainings and evaluations, and the total.
 
-    trainings: {name: `Config` of train_gpt.py}; evaluations: (name, name of the
-    training, context lengths, tokens at each); vocab_size: as in
-    `estimate_cost`.
+    trainings: {name: config of train_gpt.py}; evaluations: (name, training,
+    context lengths, tokens at each); vocab_size: as in `estimate_cost`.
     """
     costs = {name: estimate_cost(config, vocab_size) for name, config in trainings.items()}
     cpu_speed = None
@@ -123,7 +120,7 @@ def describe_costs(
 
 
 def describe_total(costs: list[Cost], cpu_speed: float | None) -> list[str]:
-    """Return lines with FLOPs, time and disk; cpu_speed: of this machine in FLOP/s."""
+    """Return lines with FLOPs, time and disk; cpu_speed: in FLOP/s."""
     flops = sum(cost.flops for cost in costs)
     times = [f"{describe_seconds(flops / speed)} on {name}" for name, speed in machines()]
     on_cpu = f"; this CPU: about {describe_seconds(flops / cpu_speed)}" if cpu_speed else ""
@@ -135,7 +132,7 @@ def describe_total(costs: list[Cost], cpu_speed: float | None) -> list[str]:
 
 
 def machines() -> list[tuple[str, float]]:
-    """Return name and FLOP/s of this machine's GPUs, else of one and of eight H100."""
+    """Return name and FLOP/s of the GPUs, else of one and of eight H100."""
     count = torch.cuda.device_count()
     name = torch.cuda.get_device_name() if count else ""
     if peak := devices.peak_flops_by_name(name):
@@ -144,7 +141,7 @@ def machines() -> list[tuple[str, float]]:
 
 
 def describe_seconds(seconds: float) -> str:
-    """Return a duration in hours, minutes or seconds, of two digits at least."""
+    """Return a duration in hours, minutes or seconds."""
     for size, unit in ((3600, "h"), (60, "min")):
         if seconds >= size:
             amount = seconds / size
@@ -153,7 +150,7 @@ def describe_seconds(seconds: float) -> str:
 
 
 def measure_cpu(config, vocab_size: int) -> float | None:
-    """Return the FLOP/s of the fastest of five training steps; None if there is a GPU.
+    """Return the FLOP/s of the fastest of five steps; None if there is a GPU.
 
     A step has each kind of layer once, and short sequences.
     """

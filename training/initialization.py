@@ -14,14 +14,13 @@ from training.settings import SHAPE
 
 
 def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: str) -> None:
-    """Load the weights of another run, for other data, another length or encoding.
+    """Load the weights of another run, for other data, length or encoding.
 
     checkpoint: that run's content; tokenizer: of the new run's data. Parameters
-    that both encodings have are kept, see `kept_names`; new ones keep their
-    initial values. Parts that are added to those of the run start at zero if they
-    can. Prints what was kept, initialized and dropped if the encodings differ.
-    Raises InputError if the network or the tokenizer differs, or if a table
-    belongs to another training length.
+    that both encodings have are kept (`kept_names`); new ones keep their
+    initial values, added parts start at zero if they can. Prints what was kept,
+    initialized and dropped. Raises InputError if the network or the tokenizer
+    differs, or if a table belongs to another training length.
     """
     old, new, weights = checkpoint["gpt"], model.config, checkpoint["model"]
     problems = [
@@ -66,7 +65,7 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
 
 
 def _start_added_parts_at_zero(model: GPT, old_pe: str) -> None:
-    """Let what an encoding adds to all parts of the old one start at zero."""
+    """Let what is added to all parts of the old encoding start at zero."""
     for layer, encoding in enumerate(model.posenc):
         new_parts = _parts(model.config.pe, layer)
         old_parts = [part for part in _parts(old_pe, layer) if part != "nope"]
@@ -81,13 +80,12 @@ def _start_added_parts_at_zero(model: GPT, old_pe: str) -> None:
 
 
 def kept_names(weights: dict, old_pe: str, model: GPT) -> tuple[dict[str, str], list[str]]:
-    """Return which encoding parameters of a model another run's weights provide.
+    """Return {name in the model: name in weights} of the parameters to keep.
 
     weights: state_dict of a model with the encoding `old_pe`, whose plugin need
-    not be loaded. A parameter is kept if both have it: in a part of the same or a
-    related class (as `rope` and `yarn`), under the same name and with the same
-    shape. Returns {name in the model: name in weights}, and the parts that are
-    the same but have tables of another length.
+    not be loaded. Kept is what both have, in parts of the same or a related
+    class (`rope`, `yarn`), under the same name and with the same shape. Also
+    returns the parts that are the same but have tables of another length.
     """
     kept, misfits = {}, {}
     unused = {name: _locate(name, old_pe) for name in filter(_is_encoding, weights)}
@@ -108,7 +106,7 @@ def kept_names(weights: dict, old_pe: str, model: GPT) -> tuple[dict[str, str], 
 
 
 def _are_related(old_part: str, new_part: str) -> bool:
-    """Return whether the class of one part of an encoding is a base class of the other's."""
+    """Return whether one part's class is a base class of the other's."""
     try:
         (old, _), (new, _) = (next(iter(pe_spec.parse(part))) for part in (old_part, new_part))
     except InputError:  # a plugin is not loaded
@@ -121,7 +119,7 @@ def _is_encoding(name: str) -> bool:
 
 
 def _locate(name: str, pe: str) -> tuple[int, str, str]:
-    """Return layer, part of --pe and REST of posenc.LAYER.REST or posenc.LAYER.parts.N.REST."""
+    """Return LAYER, part and REST of posenc.LAYER.REST or posenc.LAYER.parts.N.REST."""
     _, layer, rest = name.split(".", 2)
     parts = _parts(pe, int(layer))
     number = "0"

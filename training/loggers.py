@@ -1,4 +1,4 @@
-"""Loggers: send a run's log to Weights & Biases or TensorBoard.
+"""Loggers: a run's log in Weights & Biases or TensorBoard.
 
     logger = LOGGERS["tensorboard"]("my-project")    # raises ImportError
     logger.start(folder, run_id, config, step=-1)    # step: to resume from
@@ -6,7 +6,7 @@
     logger.log_text("sample", "Once upon", step=10)
     logger.finish()
 
-A run keeps its own log in any case (runtime/run_folder.py).
+A run keeps its own log, too (runtime/run_folder.py).
 """
 
 import html
@@ -16,17 +16,17 @@ from errors import InputError
 
 
 class WandbLogger:
-    """Weights & Biases; with WANDB_MODE=offline the files stay in the run's folder."""
+    """Weights & Biases; WANDB_MODE=offline keeps its files in the run's folder."""
 
     def __init__(self, project: str | None):
-        """project: None uses the environment variable WANDB_PROJECT."""
+        """project: None uses WANDB_PROJECT."""
         import wandb
         import wandb.errors
 
         self.wandb, self.project = wandb, project
 
     def start(self, folder: Path, run_id: str, config: dict, step: int) -> None:
-        """Start or resume the run. Raises InputError if that fails, as without a login."""
+        """Start or resume the run. Raises InputError, as without a login."""
         try:
             self.run = self.wandb.init(
                 project=self.project,
@@ -54,7 +54,7 @@ class WandbLogger:
 
 
 class TensorBoardLogger:
-    """TensorBoard: event files in the run's folder, for `tensorboard --logdir runs`."""
+    """TensorBoard: event files in the run's folder (tensorboard --logdir runs)."""
 
     def __init__(self, project: str | None):
         """project: not used."""
@@ -63,7 +63,7 @@ class TensorBoardLogger:
         self.SummaryWriter = SummaryWriter
 
     def start(self, folder: Path, run_id: str, config: dict, step: int) -> None:
-        """Open an event file that replaces older events of the steps after `step`."""
+        """Open an event file that replaces events of the steps after `step`."""
         from torch.utils.tensorboard.summary import hparams
 
         self.writer = self.SummaryWriter(str(folder), purge_step=step + 1)

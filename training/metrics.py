@@ -19,7 +19,7 @@ from text_data.recall_task import RecallWindows
 
 
 class Step(NamedTuple):
-    """Results of an optimizer step on one rank; tensors, (), stay on the device."""
+    """Results of an optimizer step on one rank; tensors () stay on the device."""
 
     losses: list[Tensor]
     """of the micro-batches"""
@@ -35,7 +35,7 @@ class StepMetrics:
     def __init__(
         self, config, model: GPT, windows: Windows, dtype: torch.dtype, processes: Processes
     ):
-        """config: the `Config` of train_gpt.py; dtype: of matrix products."""
+        """config: of train_gpt.py; dtype: of matrix products."""
         self.processes = processes
         self.tokens_per_step = config.tokens_per_step
         self.flops_per_token = model.flops_per_token(config.block_size, windows.targets_per_window)
@@ -46,11 +46,10 @@ class StepMetrics:
         self.is_first_interval = True
 
     def reduce_losses(self, step: int, run: Run, scaler) -> Tensor:
-        """Return the mean losses of all ranks since the last log line, (steps,).
+        """Return the losses (steps,) since the last log line, means of all ranks.
 
-        step: taken so far; scaler: the gradient scaler, which skips steps whose
-        gradients are NaN or Inf if it is enabled. Raises InputError if a loss, or
-        a gradient norm that is not skipped, is NaN or Inf.
+        step: taken so far. Raises InputError if a loss or gradient norm is NaN
+        or Inf; an enabled scaler skips steps with such norms.
         """
         losses = torch.stack([torch.stack(each.losses) for each in self.steps])
         losses = self.processes.sum(losses.mean(1)) / self.processes.world_size
@@ -67,10 +66,11 @@ class StepMetrics:
     def summarize(self, losses: Tensor, lr: float) -> dict:
         """Return the values of a log line, and start the next interval.
 
-        losses: of `reduce_losses`. "ms" is per step, "data_ms" the part of it
-        spent waiting for data, "memory" in bytes. The first step of a process,
-        which compiles, is not timed unless it is the only one. "mfu" is present
-        if the peak FLOPs of the device are known.
+        losses: of `reduce_losses`. "ms": per step; "data_ms": of it, waiting
+        for data; "memory": in bytes; "mfu": if the device's peak FLOPs are
+        known. The
+        first step of a process compiles: it is not timed unless it is the only
+        one.
         """
         first = int(self.is_first_interval and len(self.steps) > 1)
         ms = 1000 * statistics.fmean(self.seconds[first:])
@@ -93,10 +93,10 @@ class StepMetrics:
 
 
 def validation_sums(model: GPT, windows: Windows, rows: int, inputs, targets, *positions) -> Tensor:
-    """Return sums of losses and of correct predictions of a batch, (2,) float64.
+    """Return sums of losses and correct predictions of a batch, (2,) float64.
 
-    inputs, targets, positions: of `Windows.batch`; rows after the first `rows`
-    are padding. Correct predictions are counted for `RecallWindows` only.
+    Tensors: of `Windows.batch`; rows after the first `rows` are padding.
+    Correct predictions are counted for `RecallWindows` only.
     """
     losses = model.losses(inputs, targets, *positions)[:rows].sum(dtype=torch.float64)
     correct = torch.zeros_like(losses)
@@ -125,7 +125,7 @@ def validation_values(
     """Return the values of a validation and its console columns.
 
     sums: of `validation_sums`, over all tokens. Raises InputError if the loss
-    after `step` steps is NaN or Inf.
+    is NaN or Inf.
     """
     loss, accuracy = (sums / tokens).tolist()
     check_finite(math.isfinite(loss), f"the validation loss after step {step}", step, run)
@@ -145,13 +145,13 @@ def check_parameters(model: GPT, step: int, run: Run) -> None:
 
 
 def check_finite(is_finite: bool, what: str, step: int, run: Run) -> None:
-    """Raise InputError if something computed from the weights of a step is NaN or Inf."""
+    """Raise InputError if `what`, of the weights of a step, is NaN or Inf."""
     if not is_finite:
         raise InputError(f"{what} is NaN or Inf; {run.describe_last_good(step)}")
 
 
 def step_columns(values: dict, steps_left: int) -> list[str]:
-    """Return the columns of a console line from the values of `StepMetrics.summarize`."""
+    """Return a console line's columns; values: of `StepMetrics.summarize`."""
     minutes, seconds = divmod(round(steps_left * values["ms"] / 1000), 60)
     return [
         f"loss {values['loss']:.4f}",

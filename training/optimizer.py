@@ -8,10 +8,9 @@
         decaying["lr"] = lr / 3
         return torch.optim.SGD([decaying, others], lr=lr, momentum=betas[0])
 
-It returns any torch.optim.Optimizer. The schedule multiplies the "lr" of each
-group by one factor. A resumed run is bit-exact if everything that changes is in
-the optimizer's `state` and is float32 there, because PyTorch loads a state in the
-dtype of its parameter.
+The schedule multiplies the "lr" of each group by one factor. A resumed run is
+bit-exact if all that changes is in the optimizer's `state`, in float32: PyTorch
+loads a state in the dtype of its parameter.
 """
 
 from collections.abc import Callable
@@ -41,7 +40,7 @@ def adamw(model, lr: float, betas: tuple[float, float], weight_decay: float):
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
-    """Muon for the first parameter group, AdamW for the others; one state for both."""
+    """Muon for the first parameter group, AdamW for the others."""
 
     def __init__(self, matrices: dict, others: list[dict], lr: float, betas: tuple[float, float]):
         self.muon = torch.optim.Muon([matrices], lr=lr, adjust_lr_fn="match_rms_adamw")
@@ -62,9 +61,8 @@ class MuonAndAdamW(torch.optim.Optimizer):
 def muon(model, lr: float, betas: tuple[float, float], weight_decay: float):
     """Return Muon for the matrices of a GPT's blocks, AdamW for all else.
 
-    Muon's updates are scaled to the size of AdamW's (Liu et al. 2025, arXiv
-    2502.16982), so that one rate and weight decay suit both; the betas are
-    AdamW's.
+    Updates have the size of AdamW's (Liu et al. 2025, arXiv 2502.16982), so
+    that one rate and weight decay suit both; the betas are AdamW's.
     """
     matrices = dict.fromkeys(x for x in model.h.parameters() if x.ndim == 2)
     groups = model.parameter_groups(weight_decay)
@@ -81,14 +79,14 @@ def make_optimizer(
     weight_decay: float = 0.1,
     name: str = "adamw",
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of this name; the defaults are those of train_gpt.py."""
+    """Return an optimizer; the defaults are those of train_gpt.py."""
     return OPTIMIZERS[name](model, lr, betas, weight_decay)
 
 
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, checkpoint: dict
 ) -> None:
-    """Load the states of a checkpoint; the settings stay, --override may change them.
+    """Load a checkpoint's states, not its settings: --override changes them.
 
     Raises InputError if the states belong to another network.
     """
@@ -113,5 +111,5 @@ def restore_optimizer(
 
 
 def make_grad_scaler(device: torch.device, dtype: torch.dtype) -> torch.amp.GradScaler:
-    """Return a gradient scaler, which is enabled for float16."""
+    """Return a gradient scaler, enabled for float16."""
     return torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)

@@ -3,10 +3,10 @@
     scheduler = Scheduler(jobs, Path("runs/full/table4/logs"), side_by_side="auto")
     status = scheduler.run()
 
-On several GPUs a job runs on all of them (torchrun). Side by side, each job has
-one GPU (CUDA_VISIBLE_DEVICES) or its part of the CPU's cores (OMP_NUM_THREADS).
-Jobs start in their order as soon as the jobs that they need are done. A report
-runs again whenever records were added.
+A job runs on all GPUs (torchrun); side by side, each has one GPU
+(CUDA_VISIBLE_DEVICES) or its part of the cores (OMP_NUM_THREADS). Jobs start in
+their order once those that they need are done. A report runs again for new
+records.
 """
 
 import contextlib
@@ -30,10 +30,9 @@ import yaml
 
 from training.cost import describe_seconds
 
-# Programs that do not resume: they are done if their output exists.
+# Programs that are done if their output exists.
 ONCE = ("export_hf.py", "import_pretrained.py", "retrieval.prepare")
-# bench.py writes its output before it ends: this file next to it has the command
-# that has ended.
+# Has the command of a bench.py that has ended: its output is written earlier.
 FINISHED = ".finished"
 DEVICES = "EXPERIMENT_DEVICES"  # number of devices to believe in, for tests
 SCRIPTS = "EXPERIMENT_SCRIPTS"  # processes of the calling scripts; jobs end with them
@@ -45,7 +44,7 @@ CLEAR = "\x1b[J"  # the terminal from the cursor on
 
 @dataclass(eq=False)
 class Job:
-    """A command and its state. Reports need no device, and run again for new records."""
+    """A command and its state. Reports need no device."""
 
     name: str
     words: list[str]
@@ -82,7 +81,7 @@ class Job:
         return states.isdisjoint({"waiting", "running"}) if self.is_last else states <= {"done"}
 
     def progress(self) -> tuple[float, str]:
-        """Return the finished fraction of the job, and the last step of a training."""
+        """Return the finished fraction, and the last step of a training."""
         if self.state == "running" and self.run:
             with contextlib.suppress(OSError, IndexError, KeyError, ValueError):
                 if self.steps is None:
@@ -98,7 +97,7 @@ class Scheduler:
     """Runs jobs, and keeps their logs in a folder."""
 
     def __init__(self, jobs: list[Job], logs: Path, side_by_side: int | str):
-        """side_by_side: number of jobs; "auto": one on GPUs, else one per core; "all": one each."""
+        """side_by_side: jobs; "auto": one on GPUs, else one per core; "all": one each."""
         self.jobs, self.logs = jobs, logs
         count = int(os.environ.get(DEVICES, torch.cuda.device_count()))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
@@ -119,7 +118,7 @@ class Scheduler:
         self.signal = 0
 
     def command(self, job: Job) -> str:
-        """Return the command of a job on this machine, to copy."""
+        """Return the command of a job, to copy."""
         return shlex.join(job.command(len(self.groups[0])))
 
     def records_of(self, report: Job) -> Path:
@@ -131,7 +130,7 @@ class Scheduler:
         return self.logs / f"{self.jobs.index(job) + 1:03d}_{name}.txt"
 
     def run(self) -> int:
-        """Run all jobs and return the exit status: 1 if one failed, 128 + N after signal N."""
+        """Run all jobs; return 1 if one failed, 128 + N after signal N, else 0."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.interrupt)
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -159,13 +158,13 @@ class Scheduler:
         return int(bool(failed))
 
     def interrupt(self, number: int, frame) -> None:
-        """Pass a signal on to all jobs, as SIGTERM: trainings save a checkpoint and end."""
+        """Send SIGTERM to all jobs: trainings save a checkpoint and end."""
         self.signal = number
         for process in self.running.values():
             process.terminate()
 
     def start_ready(self) -> None:
-        """Start the first waiting jobs that have what they need, one in each free slot."""
+        """Start the first jobs that have what they need, one in each free slot."""
         free = set(range(len(self.groups))) - {job.slot for job in self.running}
         for job in self.jobs:
             if job.words[0] == "report.py":
@@ -196,7 +195,7 @@ class Scheduler:
             )
 
     def collect(self) -> None:
-        """Note the jobs that have ended, and skip those that need a failed one."""
+        """Note jobs that have ended, and skip those that need a failed one."""
         ended = [job for job, process in self.running.items() if process.poll() is not None]
         for job in ended:
             has_failed = bool(self.running.pop(job).returncode)
@@ -232,7 +231,7 @@ class Scheduler:
         print(text, file=file or sys.stdout, end=end, flush=True)
 
     def print_progress(self) -> None:
-        """Print a line for each running job and one for all; update them on a terminal."""
+        """Print a line per running job and one for all, updated on a terminal."""
         now = time.time()
         if now - self.printed < (UPDATE_SECONDS if self.updates else PRINT_SECONDS):
             return

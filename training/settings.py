@@ -1,4 +1,4 @@
-"""Settings of train_gpt.py, those that --init_from takes over, and checks of their values.
+"""Settings of train_gpt.py: defaults, what --init_from provides, checks.
 
 values |= inherit(values, given)    # what --init_from provides
 problems = check(config)            # one line per problem
@@ -38,7 +38,7 @@ cable:heads_percent=50     biases; or on that percentage of the heads
 window:w=64+rope@3_nope@1  a pattern of layers, three and one, repeated over all layers"""
 MANY_EPOCHS = 10
 BELOW_1 = 0.999999
-# Settings that are no part of a run's config: they choose what the program does.
+# These choose what the program does, and are no part of a run's config.
 NOT_RECORDED = {"resume", "override", "dry_run", "list"}
 
 
@@ -183,7 +183,7 @@ class Config:
         return GPTConfig(**{name: getattr(self, name) for name in names}, vocab_size=vocab_size)
 
     def sequences_per_step(self, world_size: int) -> int:
-        """Return the global batch size. Raises InputError if ranks cannot share it."""
+        """Return the batch size. Raises InputError if ranks cannot share it."""
         unit = self.block_size * world_size
         if self.tokens_per_step % unit:
             raise InputError(
@@ -197,10 +197,10 @@ def inherit(values: dict, given: set[str]) -> dict:
     """Return the settings that the run of --init_from provides.
 
     values: of all settings; given: names that flags and --config give. Provided
-    are the others of the shape of the network, block_size, attn_scale, the
-    objective, the encoding, and the data if its folder exists. A run that is
-    resumed keeps its own. Raises InputError if there is no checkpoint, or if the
-    encoding's plugin is not loaded.
+    are others of the network's shape, block_size, attn_scale, objective,
+    encoding, and the data if its folder exists. A resumed run keeps its own.
+    Raises InputError without a checkpoint, or if the encoding's plugin is not
+    loaded.
     """
     names = {*SHAPE, "block_size", "attn_scale", "objective", "pe", "data"} - given
     if given & {"size", "block"}:
@@ -226,7 +226,7 @@ def inherit(values: dict, given: set[str]) -> dict:
 
 
 def make_windows(config, shards: Shards) -> Windows:
-    """Return the windows of the shards that the objective trains on."""
+    """Return the windows that the objective trains on."""
     if config.objective == "recall":
         sequences = config.steps * config.sequences_per_step(world_size=1)
         return RecallWindows(shards, config.block_size, sequences)
@@ -236,20 +236,20 @@ def make_windows(config, shards: Shards) -> Windows:
 
 
 def open_data(config) -> tuple[Windows, Windows]:
-    """Return the windows of the training and of the validation data."""
+    """Return the windows of the training and the validation data."""
     train = Shards(config.data, "train", config.verify_data)
     val = Shards(config.data, "val", config.verify_data)
     return make_windows(config, train), make_windows(config, val)
 
 
 def recorded(config) -> dict:
-    """Return the settings that a run's config.yaml and checkpoints contain."""
+    """Return the settings in a run's config.yaml and checkpoints."""
     values = dataclasses.asdict(config)
     return {name: value for name, value in values.items() if name not in NOT_RECORDED}
 
 
 def describe_epochs(config, windows: Windows) -> list[str]:
-    """Return how often a training reads its data, and a note if it may overfit."""
+    """Return how often a training reads its data; a note if it may overfit."""
     epochs = config.sequences_per_step(1) * config.steps / len(windows)
     lines = [f"{epochs:.2f} epochs of {windows.shards.total:,} tokens"]
     if epochs > MANY_EPOCHS:
@@ -261,9 +261,9 @@ def describe_epochs(config, windows: Windows) -> list[str]:
 
 
 def check_memory(config: GPTConfig, device: torch.device) -> None:
-    """Raise InputError if this machine has too little memory to train a network.
+    """Raise InputError if this machine has too little memory for a network.
 
-    It needs the float32 weights; on a CPU also gradients and AdamW's moments.
+    It needs float32 weights; on a CPU also gradients and AdamW's moments.
     """
     with torch.device("meta"):
         model = GPT(config)
@@ -278,9 +278,9 @@ def check_memory(config: GPTConfig, device: torch.device) -> None:
 
 
 def check(config) -> list[str]:
-    """Return one line for each problem of the settings, a `Config` of train_gpt.py.
+    """Return one line for each problem of a `Config`.
 
-    Records in `config.plugin` which loaded plugins define its encoding.
+    Records in `config.plugin` which plugins define its encoding.
     """
     problems = []
     if config.steps == 0 and not config.init_from:
@@ -306,7 +306,7 @@ def check(config) -> list[str]:
 
 
 def describe_encodings() -> str:
-    """Return --pe names, formula and options of each registered encoding."""
+    """Return names, formula and options of each registered encoding."""
     import more_encodings  # noqa: F401, registers those that are not in posenc.py
 
     lines = []
@@ -319,7 +319,7 @@ def describe_encodings() -> str:
 
 
 def options(cls: type[posenc.Encoding]) -> list[str]:
-    """Return the options with their defaults, but those that the model determines."""
+    """Return the options that the model does not determine, with defaults."""
     found = []
     for name, parameter in inspect.signature(cls).parameters.items():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
