@@ -17,28 +17,23 @@ it was imported from, without modules and with its whole vocabulary.
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from runtime import cli, plugins
-from runtime.checkpoints import load_checkpoint, load_model, training_settings
-from runtime.files import atomic_folder, read_json, run_folder_of, set_default_permissions
+from runtime.checkpoints import load_checkpoint, load_model
+from runtime.files import atomic_folder, run_folder_of, set_default_permissions
 
 import torch
 import yaml
 
 from errors import InputError
-from evaluation.record_schema import check_record
 from hf_interop import exported_code, pretrained
-from hf_interop.exported_code import MODULES
 from hf_interop.tokenizer import build_tokenizer
 from model import GPT
 from pe_spec import PeSpec
-from reporting.columns import group_by_protocol, make_columns
-from reporting.metrics import PERPLEXITY, metric_of
 from text_data.tokenizer import run_tokenizer
 
 HERE = Path(__file__).parent
@@ -60,7 +55,7 @@ tokenizer = AutoTokenizer.from_pretrained("{name}"{trust})  # this folder
 model = {auto}.from_pretrained("{name}"{trust})
 {use}
 ```
-{evaluation}
+
 Made with transformers {transformers}. {note}
 
 ## Citation
@@ -121,7 +116,7 @@ def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=positional)
     if len(config.run) != 1:
         raise InputError("name one run: python export_hf.py runs/NAME --out_dir exported")
-    import transformers  # noqa: F401  (fails before the run is loaded if it is missing)
+    import transformers  # fails before the run is loaded if it is missing
 
     run = config.run[0]
     out = Path(config.out_dir)
@@ -133,18 +128,25 @@ def main(argv=None):
     exported = plugins.plugins_of(trained.config.encodings)
     for plugin in exported:
         exported_code.check_plugin(plugin, exported_code.modules_with(exported))
-    folders = [folder for folder, _ in ancestors(run, checkpoint["config"])]
-    config = pretrained.original_config(folders, checkpoint["gpt"])
-    if config:
-        dtype = load_checkpoint(run)["model"]["wte.weight"].dtype
-        kind, network = ORIGINAL, trained
-        save = functools.partial(pretrained.save_original, trained, config, dtype)
-    else:
-        model = build_hf_model(trained, checkpoint, tokenizer)
-        kind, network = DECODER if trained.config.causal else ENCODER, model.model
-        save = functools.partial(save_with_code, model, exported)
-    readme = format_readme(out.resolve().name, kind, network, checkpoint, run, exported)
-    write_folder(out, save, build_tokenizer(tokenizer, has_mask=kind is ENCODER), readme)
+    folders = [*ancestors(run, checkpoint["config"])]
+    original = pretrained.original_config(folders, checkpoint["gpt"])
+    model = None if original else build_hf_model(trained, checkpoint, tokenizer)
+    network = model.model if model else trained
+    kind = ORIGINAL
+    if model:
+        kind = DECODER if trained.config.causal else ENCODER
+    readme = format_readme(out.resolve().name, kind, network, checkpoint, exported)
+    transformers.utils.logging.disable_progress_bar()
+    with atomic_folder(out) as folder:
+        if model:
+            model.save_pretrained(folder)
+            exported_code.write_modules(folder, exported)
+        elif original:
+            dtype = load_checkpoint(run)["model"]["wte.weight"].dtype
+            pretrained.save_original(trained, original, dtype, folder)
+        build_tokenizer(tokenizer, has_mask=kind is ENCODER).save_pretrained(folder)
+        (folder / "README.md").write_text(readme, encoding="utf-8")
+        set_default_permissions(folder)
     print(f"{out}: {network.describe()}")
     print(f"{network.parameter_count():,} parameters")
 
@@ -152,7 +154,7 @@ def main(argv=None):
 def check_encoding(encodings: PeSpec) -> None:
     """Raise InputError if an encoding's module is not exported."""
     for cls, _ in encodings:
-        if cls.__module__ not in MODULES and cls.__module__ not in plugins.LOADED:
+        if cls.__module__ not in (*exported_code.MODULES, *plugins.LOADED):
             raise InputError(
                 f"the encoding {cls.names[0]} is defined in {cls.__module__}, which is not "
                 "exported: move its class to a module of more_encodings/, or to a plugin"
@@ -174,11 +176,6 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
         settings["max_position_embeddings"] = trained.max_context
     if plugin := plugins.recorded(config.encodings):
         settings["plugin"] = plugin  # the exported files differ from these in their imports
-    settings["training"] = {
-        "settings": training_settings(checkpoint),
-        "training_text": checkpoint["data"]["sha256"],
-        "step": checkpoint["step"],
-    }
     settings["auto_map"] = exported_code.auto_map(auto_class)
     model_class = getattr(modeling, exported_code.class_name(auto_class))
     model = model_class(modeling.PosencConfig(**settings))
@@ -196,37 +193,32 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
 
 
 def format_readme(
-    name: str,
-    kind: ExportKind,
-    network: GPT,
-    checkpoint: dict,
-    run: str,
-    exported: list[plugins.Plugin],
+    name: str, kind: ExportKind, network: GPT, checkpoint: dict, exported: list[plugins.Plugin]
 ) -> str:
-    """Return the README.md of a folder `name`, a model card of the hub.
-
-    It has tables of the checkpoint's evaluations.
-    """
+    """Return the README.md of a folder `name`, a model card of the hub."""
     import transformers
     from huggingface_hub import ModelCardData
 
-    config = network.config
+    config, source = network.config, checkpoint["config"]
     limit = "Any context length. "
     if network.max_context is not None:
         limit = f"Contexts of up to {network.max_context} tokens. "
     elif config.causal:
         limit = "Any context length; lm_eval cuts at 2,048 tokens unless max_length is set.\n"
+    tags = ["positional-encoding", "length-extrapolation"]
+    tags += dict.fromkeys(cls.names[0] for cls, _ in config.encodings)
     metadata = ModelCardData(
-        license=license_of(run, checkpoint),
+        # Unknown for weights of import_pretrained.py, also of another run.
+        license=None if "model" in source or source.get("init_from") else "mit",
         library_name="transformers",
         pipeline_tag="text-generation" if config.causal else "fill-mask",
-        tags=[
-            "positional-encoding",
-            "length-extrapolation",
-            *dict.fromkeys(cls.names[0] for cls, _ in config.encodings),
-            *(["custom_code"] if kind.trust else []),
-        ],
+        tags=[*tags, "custom_code"] if kind.trust else tags,
     )
+    notes = [
+        f"\n\n`{plugin.module}.py` defines the encoding {', '.join(plugin.names)}. It is a copy of "
+        f"{plugin.path.name} (SHA-256 {plugin.sha256}).\n"
+        for plugin in exported
+    ]
     return README.format(
         metadata=metadata.to_yaml(),
         name=name,
@@ -239,86 +231,28 @@ def format_readme(
         block_size=config.block_size,
         step=checkpoint["step"],
         parameters=f"{network.parameter_count():,} parameters.",
-        evaluation=results_table(evaluation_records(run, checkpoint["sha256"])),
         tokenizer=checkpoint["data"]["tokenizer"],
         sha256=checkpoint["sha256"],
         transformers=transformers.__version__,
         citation=(HERE / "CITATION.cff").read_text(encoding="utf-8"),
-        note=limit + kind.note + "".join(map(describe_plugin, exported)),
+        note="".join([limit, kind.note, *notes]),
     )
 
 
-def evaluation_records(run: str, sha256: str) -> list[dict]:
-    """Return the perplexity records of the checkpoint with this hash."""
-    records, remedy = [], "remove it, and evaluate again"
-    for path in sorted(run_folder_of(run).glob("eval_*.json")):
-        record = read_json(path, remedy)
-        is_perplexity = metric_of(record) is PERPLEXITY
-        if is_perplexity and record.get("checkpoint_sha256") == sha256:
-            check_record(path, record, remedy)
-            records.append(record)
-    return records
-
-
-def results_table(records: list[dict]) -> str:
-    """Return a section with tables of records and captions, or ""."""
-    parts = ["\n## Evaluation\n"] if records else []
-    for group in group_by_protocol(records):
-        table = PERPLEXITY.table(make_columns(group, PERPLEXITY.key))
-        parts.append(f"\n{table.markdown().rstrip()}\n\n{PERPLEXITY.caption(group)}\n")
-    return "".join(parts)
-
-
-def license_of(run: str, checkpoint: dict) -> str | None:
-    """Return the license of a run's weights; None: some may be imported."""
-    configs = [config for _, config in ancestors(run, checkpoint["config"])]
-    is_own = all(isinstance(config, dict) and "model" not in config for config in configs)
-    return "mit" if is_own else None
-
-
-def ancestors(run: str, config: Any) -> Iterator[tuple[Path, Any]]:
-    """Yield folder and config of a run and of those that it started from.
-
-    The last config is None if its folder was removed or has another run.
-    """
-    folders = [run_folder_of(run)]
-    yield folders[0], config
+def ancestors(run: str, config: dict) -> Iterator[Path]:
+    """Yield the folders of a run and of those that it started from, as far as they exist."""
+    seen = {folder := run_folder_of(run)}
+    yield folder
     while isinstance(config, dict) and config.get("init_from"):
         folder = run_folder_of(config["init_from"])
         try:
             config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError):
-            config = None
-        if folder in folders:
-            config = None
-        folders.append(folder)
-        yield folder, config
-
-
-def describe_plugin(plugin: plugins.Plugin) -> str:
-    """Return a paragraph of the README.md about a plugin."""
-    return (
-        f"\n\n`{plugin.module}.py` defines the encoding {', '.join(plugin.names)}. It is a copy of "
-        f"{plugin.path.name} (SHA-256 {plugin.sha256}).\n"
-    )
-
-
-def save_with_code(model, exported: list[plugins.Plugin], folder: Path) -> None:
-    """Write a model with MODULES and plugins."""
-    model.save_pretrained(folder)
-    exported_code.write_modules(folder, exported)
-
-
-def write_folder(out: Path, save: Callable[[Path], None], tokenizer, readme: str) -> None:
-    """Write what `save` writes, tokenizer and README.md."""
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
-    with atomic_folder(out) as folder:
-        save(folder)
-        tokenizer.save_pretrained(folder)
-        (folder / "README.md").write_text(readme, encoding="utf-8")
-        set_default_permissions(folder)
+            return
+        if folder in seen:
+            return
+        seen.add(folder)
+        yield folder
 
 
 if __name__ == "__main__":

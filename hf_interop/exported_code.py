@@ -117,22 +117,14 @@ def check_plugin(plugin: Plugin, modules: Collection[str]) -> None:
     """Raise InputError if a plugin has imports that cannot be rewritten."""
     problems = []
     for node in _imports(importlib.util.decode_source(plugin.source)):
-        place = f"{plugin.path}, line {node.lineno}"
-        if _changes(node, modules):
-            unnamed = [alias.name for alias in node.names if not alias.asname]
-            full_names = [name for name in unnamed if name in modules and "." in name]
-            if isinstance(node, ast.Import) and full_names:
+        for alias, name in zip(node.names, _imported_names(node), strict=True):
+            is_full_name = isinstance(node, ast.Import) and "." in name and not alias.asname
+            if _is_of_repository(name) and (is_full_name or not _changes(node, modules)):
                 problems.append(
-                    f"{place} imports a module by its full name, which an export cannot contain: "
-                    "use `from PACKAGE import MODULE`"
+                    f"{plugin.path}, line {node.lineno} imports {name}, which is not exported: "
+                    "copy what you need into the plugin, or import only from posenc, attention, "
+                    "errors or more_encodings, as in `from more_encodings import dape`"
                 )
-            continue
-        other = [name for name in _imported_names(node) if _is_of_repository(name)]
-        if other:
-            problems.append(
-                f"{place} imports {other[0]}, which is not exported: copy what you need into the "
-                "plugin, or import only from posenc, attention, errors or more_encodings"
-            )
     if problems:
         raise InputError(*problems)
 

@@ -21,8 +21,7 @@ Legend: B batch, T tokens, C width, H heads, D head dimension, V vocabulary.
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TypeGuard
 
@@ -30,14 +29,8 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import (
-    DynamicCache,
-    GenerationMixin,
-    PreTrainedConfig,
-    PreTrainedModel,
-    StaticCache,
-)
-from transformers.cache_utils import DynamicLayer, StaticLayer
+from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.hub import cached_file
@@ -64,8 +57,8 @@ torch.set_flush_denormal(True)
 class PosencConfig(PreTrainedConfig):
     """The fields of GPTConfig, stored in config.json.
 
-    export_hf.py adds max_position_embeddings of limited encodings, plugin (file
-    name -> SHA-256) and training. Saving adds weights_sha256 (as plugin).
+    export_hf.py adds max_position_embeddings of limited encodings and plugin
+    (file name -> SHA-256). Saving adds weights_sha256 (as plugin).
     """
 
     model_type = "posenc-gpt"
@@ -117,8 +110,7 @@ class PosencPreTrained(PreTrainedModel):
             super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
         except SafetensorError as error:  # a full disk
             raise OSError(str(error)) from error
-        only_adapters = getattr(self, "_hf_peft_config_loaded", False)
-        if is_main_process and not only_adapters:
+        if is_main_process:
             files = sorted(Path(save_directory).glob("model*.safetensors*"))
             self.config.weights_sha256 = {path.name: hash_file(path) for path in files}
             self.config.save_pretrained(save_directory)
@@ -193,7 +185,7 @@ class PosencPreTrained(PreTrainedModel):
             past_key_values = DynamicCache(config=self.config)
         cache = None
         if past_key_values is not None:
-            cache = CacheAdapter(past_key_values, self.model, x.size(1))
+            cache = CacheAdapter(past_key_values, self.model)
         if x.size(1) == 0:  # empty texts: their mean over tokens is 0
             empty = x if input_ids is None else self.model.wte(x.long())
             return BaseModelOutputWithPast(empty.float(), past_key_values)
@@ -213,12 +205,14 @@ class PosencPreTrained(PreTrainedModel):
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         needs_grad = torch.is_grad_enabled() and cache is None
-        recorded = list(self.model.h) if output_hidden_states else []
-        with (
-            self.autocast(x.device),
-            torch.set_grad_enabled(needs_grad),
-            record_inputs(recorded) as states,
-        ):
+        states: list[Tensor] = []
+
+        def record(_, arguments):
+            states.append(arguments[0])
+
+        with self.autocast(x.device), torch.set_grad_enabled(needs_grad), ExitStack() as hooks:
+            for block in self.model.h if output_hidden_states else ():
+                hooks.callback(block.register_forward_pre_hook(record).remove)
             states.append(self.model.hidden(x, cache, lengths))
         if original_index is not None:
             states = [take(state, original_index) for state in states]
@@ -301,13 +295,6 @@ class PosencForCausalLM(PosencWithLogits, GenerationMixin):
             x = x[:, x.size(1) - next_sequence_length :]
         return inputs | {key: x, "past_key_values": past_key_values, "use_cache": True}
 
-    def _get_static_cache_init_shape(self) -> None:
-        """Return None: keys have additional columns; first tokens initialize."""
-
-    def _valid_auto_compile_criteria(self, *_) -> bool:
-        """Return False: each length would be compiled again."""
-        return False
-
 
 def check_weights(name_or_path: str | Path, arguments: dict) -> None:
     """Raise OSError if weights have another SHA-256 than config.json says.
@@ -384,51 +371,25 @@ def check_positions(
         )
 
 
-@contextmanager
-def record_inputs(blocks: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """Yield a list to which each block appends its first argument."""
-    states: list[Tensor] = []
-
-    def record(_, arguments):
-        states.append(arguments[0])
-
-    with ExitStack() as hooks:
-        for block in blocks:
-            hooks.callback(block.register_forward_pre_hook(record).remove)
-        yield states
-
-
 class CacheAdapter(Cache):
-    """A transformers cache as a kv_cache.Cache, for `count` more tokens.
+    """A transformers cache as a kv_cache.Cache.
 
-    Raises ValueError for caches that are too small or would change results.
+    Raises ValueError for caches that would round, drop or move what they store.
     """
 
-    def __init__(self, cache, model: GPT, count: int):
+    def __init__(self, cache, model: GPT):
         super().__init__(model)
         if not model.config.causal:
             raise ValueError("an encoder has no cache: leave out past_key_values and use_cache")
-        check_cache(cache)
+        kinds = {type(layer) for layer in getattr(cache, "layers", ())}
+        kinds |= {getattr(cache, "layer_class_to_replicate", None) or DynamicLayer}
+        if type(cache) is not DynamicCache or kinds != {DynamicLayer} or cache.offloading:
+            raise ValueError(
+                f"this {type(cache).__name__} is not supported: use a DynamicCache without sliding "
+                "window and offloading"
+            )
         heads = model.config.n_head
         self.layers = [LayerCacheAdapter(cache, n, heads) for n in range(len(self.layers))]
-        limit = cache.get_max_length() if cache.layers else -1
-        if 0 <= limit < self.length + count:
-            raise ValueError(
-                f"the cache holds {limit} tokens, not {self.length + count}: "
-                "pass a larger max_cache_len"
-            )
-
-
-def check_cache(cache) -> None:
-    """Raise ValueError if a cache would round, drop or move what it stores."""
-    kinds = {type(layer) for layer in getattr(cache, "layers", ())}
-    kinds |= {getattr(cache, "layer_class_to_replicate", None) or DynamicLayer}
-    if type(cache) not in (DynamicCache, StaticCache) or not kinds <= {DynamicLayer, StaticLayer}:
-        raise ValueError(
-            f"{type(cache).__name__} is not supported: use DynamicCache or StaticCache"
-        )
-    if cache.offloading:
-        raise ValueError("a cache with offloading is not supported: use one without")
 
 
 class LayerCacheAdapter(LayerCache):
@@ -444,8 +405,7 @@ class LayerCacheAdapter(LayerCache):
         self.cache = cache
         self.layer = layer
         self.heads = heads
-        # A static cache counts in a tensor, in place.
-        self.length = int(cache.get_seq_length(layer))
+        self.length = cache.get_seq_length(layer)
 
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
         result = super().extend(k, v, *k_features)
@@ -463,30 +423,17 @@ class LayerCacheAdapter(LayerCache):
             by_key = by_head.unflatten(1, (k.size(1), -1)).transpose(2, 3)  # (B, G, T, H / G, W)
             columns = by_key.flatten(3)
         # Features are float32, so keys are then stored in float32.
-        stored_k, stored_v = torch.cat([k, columns], -1), v
-        if isinstance(self.cache, StaticCache):
-            stored_v = v.to(stored_k.dtype)  # a static cache has one dtype
-            width = stored_k.size(-1)
-            keys = getattr(self.cache.layers[self.layer], "keys", None)
-            if self.cache.is_initialized and keys is not None and keys.size(-1) != width:
-                raise ValueError(
-                    f"the cache was initialized with {keys.size(-1)} columns per key, but this "
-                    f"encoding needs {width}: pass a new one, without early_initialization"
-                )
-        total = self.length + k.size(2)
-        # A static cache also returns the slots that are not used yet.
-        keys, values = (x[:, :, :total] for x in self.cache.update(stored_k, stored_v, self.layer))
+        keys, values = self.cache.update(torch.cat([k, columns], -1), v, self.layer)
         keys, columns = keys.split([k.size(-1), columns.size(-1)], -1)
         shapes = [(x.size(1), x.size(3)) for x in features]
         return [keys.to(k.dtype), values.to(v.dtype), *self._features(columns, shapes)]
 
     def last(self) -> tuple[Tensor, ...] | None:
         """Return the latest token's features, None if there is none."""
-        length = int(self.cache.get_seq_length(self.layer))
-        if not length:
+        if not self.cache.get_seq_length(self.layer):
             return None
         stored = self.cache.layers[self.layer]
-        latest = stored.keys[:, :, length - 1 : length]
+        latest = stored.keys[:, :, -1:]
         shapes = [(heads, max(1, width)) for heads, width in stored.feature_shapes]
         count = self.heads // latest.size(1) * sum(width for _, width in shapes)
         features = self._features(latest[..., latest.size(-1) - count :], shapes)

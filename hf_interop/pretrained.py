@@ -45,7 +45,8 @@ LLAMA_NAMES = {
 }
 # Conv1D of GPT-2 stores its matrix transposed.
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
-CONSTANTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # in older files
+# A tied output layer, and constants in older files.
+NOT_READ = ("lm_head.weight", ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 CONFIG_COPY = "pretrained_config.json"  # the model's config.json in the folder of a run
 TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json")
 
@@ -53,15 +54,15 @@ TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.js
 def load_pretrained(
     name: str, block_size: int | None = None
 ) -> tuple[GPT, str | None, Path | None]:
-    """Return a model, its commit if it is on the hub, and its folder if it is of transformers.
+    """Return a model, its commit on the hub, and its folder of transformers.
 
     name: as in import_pretrained.py. block_size: of a CABLE checkpoint; None:
     1024. Raises InputError if the model does not exist or is not supported.
     """
-    folder = revision = None
+    folder = revision = source = None
     if os.path.isfile(name):
         settings, weights = _read_cable_v1(name)
-        model = _make_model(settings | {"block_size": block_size or 1024})
+        settings["block_size"] = block_size or 1024
     else:
         folder = Path(name)
         if not folder.is_dir():
@@ -75,7 +76,9 @@ def load_pretrained(
         if settings["block"] == "llama":
             settings["qkv_bias"] = "layers.0.self_attn.q_proj.bias" in source
             settings["qk_norm"] = "layers.0.self_attn.q_norm.weight" in source
-        model = _make_model(settings)
+    with torch.device("meta"):  # without memory
+        model = GPT(GPTConfig(size="custom", **settings))
+    if source:
         weights = _read_weights(name, model, source)
     try:
         model.load_state_dict(weights, assign=True)
@@ -86,12 +89,6 @@ def load_pretrained(
         ) from None
     check_finite(model, name)
     return model, revision, folder
-
-
-def _make_model(settings: dict) -> GPT:
-    """Return a model whose parameters have no memory yet."""
-    with torch.device("meta"):
-        return GPT(GPTConfig(size="custom", **settings))
 
 
 def tokenizer_of(name: str, folder: Path | None, model: GPT) -> tuple[str, dict[str, bytes]]:
@@ -154,17 +151,11 @@ def _read_weights(name: str, model: GPT, source: dict) -> dict:
     block = model.config.block
     names = {ours: _source_names(ours, block) for ours in model.state_dict()}
     needed = {theirs for parts in names.values() for theirs in parts}
-    if missing := sorted(needed - source.keys()):
-        raise InputError(
-            f"weights of '{name}' are missing ({', '.join(missing)[:120]}): save the model again, "
-            "or name another"
-        )
-    unknown = [theirs for theirs in sorted(source.keys() - needed) if theirs != "lm_head.weight"]
-    if unknown := [theirs for theirs in unknown if not theirs.endswith(CONSTANTS)]:
-        raise InputError(
-            f"'{name}' has weights that model.GPT does not implement ({', '.join(unknown)[:120]}): "
-            "name another model"
-        )
+    unknown = {theirs for theirs in source.keys() - needed if not theirs.endswith(NOT_READ)}
+    for verb, found in (("lacks", needed - source.keys()), ("has unknown", unknown)):
+        if found:
+            listed = ", ".join(sorted(found))[:120]
+            raise InputError(f"'{name}' {verb} weights ({listed}): name another model")
     weights = {}
     for ours, parts in names.items():
         tensors = [file.get_tensor(key) for file, key in (source[theirs] for theirs in parts)]

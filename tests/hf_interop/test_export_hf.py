@@ -3,7 +3,6 @@
 import ast
 import json
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -14,15 +13,12 @@ import pytest
 import safetensors.torch
 import torch
 import yaml
-from conftest import KINDS, LIMITED, ROOT, evaluation, run_outside
-from test_report import record as make_record
+from conftest import KINDS, LIMITED, ROOT, run_outside
 from test_sampling import greedy_tokens
 
-import eval_extrapolation
 import eval_hellaswag
 import export_hf
 import posenc
-from errors import InputError
 
 # These also generate, and are saved again.
 GENERATING = [*KINDS, "kerple", "fire", "rope:heads_percent=75+cable:heads_percent=75"]
@@ -174,60 +170,21 @@ def test_exported_readme_is_complete(folders):
     assert code.count("from_pretrained(") == code.count("trust_remote_code=True") == 2
 
 
-def test_license_of_imported_weights_is_unknown(tmp_path):
-    """Also of weights that were trained from them, directly or over another run."""
-
-    def license_of(config):
-        return export_hf.license_of(str(tmp_path / "run"), {"config": config})
-
-    def write(name, config):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").write_text(json.dumps(config))
-        (tmp_path / name / "checkpoint_0000001.pt").touch()
-        return str(tmp_path / name)
-
-    imported = write("gpt2", {"model": ["gpt2"], "file": None})
-    retrofitted = write("retrofitted", {"init_from": imported + "/checkpoint_0000001.pt"})
-    own = write("own", {"init_from": None})
-    assert license_of({"model": ["gpt2"]}) is None
-    assert license_of({"init_from": imported}) is None
-    assert license_of({"init_from": retrofitted}) is None
-    assert license_of({"init_from": str(tmp_path / "removed")}) is None
-    assert license_of({"init_from": own}) == license_of({}) == "mit"
-    replaced = write("replaced", {"init_from": str(tmp_path / "replaced")})
-    assert license_of({"init_from": replaced}) is None
-
-
-def test_model_card_has_the_metadata_of_the_hub(trained, tmp_path):
-    """Read by huggingface_hub; and the table of the run's records of this checkpoint."""
+@pytest.mark.parametrize(
+    "changes, license", [({}, "mit"), ({"init_from": "x"}, None), ({"model": ["gpt2"]}, None)]
+)
+def test_model_card_has_the_metadata_of_the_hub(changes, license, trained, tmp_path):
+    """Read by huggingface_hub. The license of imported weights is unknown."""
     from huggingface_hub import ModelCard
 
-    run = shutil.copytree(trained("rope+cable"), tmp_path / "runs" / "mine")
-    flags = ["--lengths", "1x,4x", "--max_tokens", "256", "--device", "cpu", "--dtype", "float32"]
-    eval_extrapolation.main([str(run), *flags])
-    record = json.loads(evaluation(run).read_text())
-    other = {**record, "checkpoint_sha256": "other", "pe": "of-another"}
-    (run / "eval_other.json").write_text(json.dumps(other))
-    export_hf.main([str(run), "--out_dir", str(tmp_path / "exported")])
-    card = ModelCard.load(tmp_path / "exported" / "README.md")
-    assert card.data.license == "mit" and card.data.library_name == "transformers"
+    model, checkpoint = checkpoints.load_model(trained("rope+cable"), torch.device("cpu"))
+    changed = checkpoint | {"config": checkpoint["config"] | changes}
+    text = export_hf.format_readme("mine", export_hf.DECODER, model, changed, [])
+    (tmp_path / "README.md").write_text(text)
+    card = ModelCard.load(tmp_path / "README.md")
+    assert card.data.license == license and card.data.library_name == "transformers"
     assert card.data.pipeline_tag == "text-generation"
     assert {"rope", "cable", "custom_code"} <= set(card.data.tags)
-    for length in (16, 64):
-        perplexity = record["lengths"][str(length)]["perplexity"]
-        assert re.search(rf"\| +{length} \| +{perplexity:.2f} \|\n", card.text)
-    assert "|\n\nPerplexity on toy" in card.text  # outside the table
-    assert "of-another" not in card.text and "Protocol: segments" in card.text
-
-
-def test_a_damaged_record_is_named(tmp_path):
-    (tmp_path / "checkpoint_0000001.pt").touch()
-    damaged = make_record("rope", {256: 4.0}) | {"checkpoint_sha256": "1"}
-    damaged["lengths"]["256"]["tokens"] = "many"
-    (tmp_path / "eval_toy_val.json").write_text(json.dumps(damaged))
-    with pytest.raises(InputError, match=r"eval_toy_val.json: expected int.*\[...\].tokens"):
-        export_hf.evaluation_records(str(tmp_path), "1")
-    assert export_hf.evaluation_records(str(tmp_path), "of another checkpoint") == []
 
 
 def test_parameters_of_an_export_are_those_of_the_file_and_of_transformers(folders, lively):
@@ -260,12 +217,6 @@ def test_invalid_input_is_refused(refused, lively, tmp_path, monkeypatch, traine
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "missing package transformers" in refused(main, run, *out)[0]
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob("*.partial"))
-
-
-def test_documented_installation_of_lm_eval_includes_what_it_needs_for_models():
-    for page in (ROOT / "docs").glob("*.md"):
-        for line in page.read_text().splitlines():
-            assert "install lm_eval" not in line, f"{page.name} leaves out accelerate: {line}"
 
 
 @pytest.mark.parametrize("pe", ["rope+cable", "fire"])

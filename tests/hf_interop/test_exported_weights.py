@@ -33,13 +33,10 @@ def load(folder, **arguments):
 
 
 def flip(path, generator, start=0, stop=None):
-    """Flip one random bit of the bytes [start, stop) of a file; return where."""
+    """Flip one random bit of the bytes [start, stop) of a file."""
     content = bytearray(path.read_bytes())
-    position = generator.randrange(start, stop or len(content))
-    bit = generator.randrange(8)
-    content[position] ^= 1 << bit
+    content[generator.randrange(start, stop or len(content))] ^= 1 << generator.randrange(8)
     path.write_bytes(content)
-    return position, bit
 
 
 def test_every_flipped_bit_is_found(export, tmp_path):
@@ -49,10 +46,9 @@ def test_every_flipped_bit_is_found(export, tmp_path):
     generator = random.Random(1)
     header = 8 + int.from_bytes(path.read_bytes()[:8], "little")
     for start, stop in 25 * [(0, header), (header, None)]:
-        position, bit = flip(path, generator, start, stop)
+        flip(path, generator, start, stop)
         with pytest.raises(OSError, match="model.safetensors is corrupt: its SHA-256 is not"):
             load(folder)
-            pytest.fail(f"bit {bit} of byte {position} was not found")
         shutil.copy(export / "model.safetensors", path)
     load(folder)
     flip(path, generator)
@@ -87,15 +83,6 @@ def test_every_shard_and_the_index_are_checked(export, tmp_path):
         with pytest.raises(OSError, match=f"{name} is corrupt"):
             load(folder)
         shutil.rmtree(folder)
-
-
-def test_half_precision_and_variants_are_saved(export, tmp_path):
-    load(export, dtype=torch.bfloat16).save_pretrained(tmp_path / "bf16", variant="bf16")
-    assert list(config_of(tmp_path / "bf16")["weights_sha256"]) == ["model.bf16.safetensors"]
-    load(tmp_path / "bf16", variant="bf16")
-    flip(tmp_path / "bf16" / "model.bf16.safetensors", random.Random(4))
-    with pytest.raises(OSError, match="model.bf16.safetensors is corrupt"):
-        load(tmp_path / "bf16", variant="bf16")
 
 
 def test_hashes_of_other_files_and_missing_files_are_refused(export, tmp_path):

@@ -30,8 +30,6 @@ def make_model(pe: str, dtype: torch.dtype = torch.float32) -> PosencForCausalLM
 def caches(model):
     yield "dynamic", DynamicCache(config=model.config)
     yield "dynamic without a config", DynamicCache()
-    yield "static", StaticCache(config=model.config, max_cache_len=40)
-    yield "full", StaticCache(config=model.config, max_cache_len=TOKENS.size(1))
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
@@ -55,12 +53,8 @@ def test_every_cache_gives_the_logits_without_a_cache(pe):
         {"num_beams": 3},
         {"num_beams": 2, "num_return_sequences": 2},
         {"do_sample": True, "num_return_sequences": 2},
-        {"cache_implementation": "static"},
-        {"cache_implementation": "static", "num_beams": 3},
-        {"cache_implementation": "static", "do_sample": True, "num_return_sequences": 2},
         {"prompt_lookup_num_tokens": 3},
         {"prefill_chunk_size": 5},
-        {"prefill_chunk_size": 5, "cache_implementation": "static"},
         {"guidance_scale": 1.5},
     ],
     ids=str,
@@ -69,7 +63,7 @@ def test_every_generation_mode_gives_the_text_without_a_cache(pe, mode):
     model, prompt = make_model(pe), TOKENS
     if "prompt_lookup_num_tokens" in mode:
         prompt = TOKENS[:1]
-    plain = {"cache_implementation", "prompt_lookup_num_tokens", "prefill_chunk_size"}
+    plain = {"prompt_lookup_num_tokens", "prefill_chunk_size"}
     same = {key: value for key, value in mode.items() if key not in plain}
     texts = []
     for arguments in (mode, same | {"use_cache": False}):
@@ -112,7 +106,7 @@ def test_a_padded_batch_gives_the_texts_of_its_rows(padding):
         logits = model(tokens, attention_mask=mask).logits[0, 9]
         assert logits.argmax() == alone[0, 0]
         return
-    for mode in ({}, {"cache_implementation": "static"}, {"num_beams": 1, "use_cache": False}):
+    for mode in ({}, {"num_beams": 1, "use_cache": False}):
         text = model.generate(tokens, attention_mask=mask, max_new_tokens=4, **mode)
         assert torch.equal(text[:1, -4:], alone), mode
     with pytest.raises(ValueError, match="pass whole texts and their mask"):
@@ -123,29 +117,21 @@ def test_unsupported_caches_are_refused_in_one_line():
     model = make_model("cable")
     config = copy.copy(model.config)
     config.sliding_window, config.layer_types = 8, ["sliding_attention"] * 2
-    early = StaticCache(config=model.config, max_cache_len=40)
-    early.early_initialization(2, 2, 8, torch.float32, torch.device("cpu"))
-    small = StaticCache(config=model.config, max_cache_len=15)
-    sliding = DynamicCache(config=config), StaticCache(config=config, max_cache_len=40)
-    refused = [(cache, "is not supported: use DynamicCache or StaticCache") for cache in sliding]
-    refused += [(small, "holds 15 tokens, not 16: pass a larger max_cache_len")]
-    refused += [(early, "8 columns per key, but this encoding needs 9: pass a new one")]
-    for cache, problem in refused:
-        with torch.no_grad(), pytest.raises(ValueError, match=problem):
-            model(TOKENS, past_key_values=cache)
-    quantized = QuantizedCache(backend="fp8", config=model.config)
-    with pytest.raises(ValueError, match="QuantizedCache is not supported"):
-        model(TOKENS, past_key_values=quantized)
     offloaded = DynamicCache(config=model.config)
     offloaded.offloading = True
-    with pytest.raises(ValueError, match="offloading is not supported"):
-        model(TOKENS, past_key_values=offloaded)
+    static = StaticCache(config=model.config, max_cache_len=40)
+    quantized = QuantizedCache(backend="fp8", config=model.config)
+    for cache in (DynamicCache(config=config), static, quantized, offloaded):
+        with torch.no_grad(), pytest.raises(ValueError, match="is not supported: use a Dynamic"):
+            model(TOKENS, past_key_values=cache)
+    with pytest.raises(ValueError, match="StaticCache is not supported: use a DynamicCache"):
+        model.generate(TOKENS, max_new_tokens=4, cache_implementation="static")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("pe", ["cable", "rope", "fire"])
 def test_a_converted_model_keeps_float32_where_it_matters(pe, dtype):
-    """After .to(dtype) or .half(), also with a static cache, which has one dtype."""
+    """After .to(dtype) or .half(), also with a cache."""
     exact = make_model(pe)
     model = copy.deepcopy(exact).to(dtype)
     kept = [p.dtype for name, p in model.named_parameters() if "posenc" in name or ".ln_" in name]
@@ -154,7 +140,7 @@ def test_a_converted_model_keeps_float32_where_it_matters(pe, dtype):
     with torch.no_grad():
         expected, logits = exact(TOKENS).logits, model(TOKENS).logits
         assert (logits - expected).abs().max() < 0.1 * expected.abs().max()
-        cache = StaticCache(config=model.config, max_cache_len=40)
+        cache = DynamicCache(config=model.config)
         parts = [model(part, past_key_values=cache).logits for part in TOKENS.split((10, 6), 1)]
         assert (torch.cat(parts, 1) - logits).abs().max() < 0.1 * expected.abs().max()
     model(TOKENS, labels=TOKENS).loss.backward()

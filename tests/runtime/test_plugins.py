@@ -414,8 +414,8 @@ import scipy.special  # not of this repository
 if True: import attention; x = 1
 """
     plugin = plugin_with(tmp_path, source)
-    exported_code.check_plugin(plugin, export_hf.MODULES)
-    flat = exported_code.flatten_imports(source, export_hf.MODULES)
+    exported_code.check_plugin(plugin, exported_code.MODULES)
+    flat = exported_code.flatten_imports(source, exported_code.MODULES)
     assert sorted(flat.splitlines()) == sorted(FLAT.splitlines())
     compile(flat, "flat", "exec")
 
@@ -427,13 +427,13 @@ if True: import attention; x = 1
         ("import text_data.shards", "imports text_data.shards, which is not exported"),
         ("import sample", "imports sample, which is not exported"),
         ("import plugin_other", "imports plugin_other, which is not exported"),
-        ("import more_encodings.dape", "imports a module by its full name"),
+        ("import more_encodings.dape", "imports more_encodings.dape, which is not exported"),
     ],
 )
 def test_imports_that_cannot_be_exported_are_refused(line, expected, tmp_path):
     plugin = plugin_with(tmp_path, f"import torch\n{line}\n")
     with pytest.raises(InputError) as error:
-        exported_code.check_plugin(plugin, export_hf.MODULES)
+        exported_code.check_plugin(plugin, exported_code.MODULES)
     (problem,) = error.value.problems
     assert expected in problem and problem.startswith(str(plugin.path))
 
