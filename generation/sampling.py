@@ -1,6 +1,5 @@
 """Autoregressive text generation: token sampling with a KV cache."""
 
-import collections
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -15,8 +14,6 @@ from kv_cache import Cache
 from model import CACHE_CHUNK, GPT
 
 GROWTH = 256  # least growth of the buffer of the texts, in tokens
-# Steps that are launched before a step's tokens are read, by type of device.
-STEPS_AHEAD = {"cpu": 0, "cuda": 1}
 
 
 @dataclass
@@ -54,8 +51,7 @@ def generate(
 
     All rows advance together from the end of the shortest prompt; a row inside
     of its prompt takes the prompt's token. When an encoding's longest context
-    is full, its second half is the start of a new one. On a GPU a step is
-    launched before the tokens of the step before are read.
+    is full, its second half is the start of a new one.
     """
     generator = torch.Generator(device).manual_seed(config.seed)
     prompt_lengths = [len(prompt) for prompt in prompts]
@@ -73,54 +69,29 @@ def generate(
     length = min(prompt_lengths)  # tokens known of every row
     start, cached = 0, 0  # the cache holds `cached` tokens of each row, from position `start` on
     cache = Cache(model, capacity)
-    launched: collections.deque[StepResult] = collections.deque()
-    steps_ahead = STEPS_AHEAD[device.type]
     while running:
-        if length < max(final_lengths):
-            if length - start > capacity:
-                start, cached = length - max(1, capacity // 2), 0
-                cache = Cache(model, capacity)
-            with devices.autocast(device, dtype):
-                logits = _next_logits(model, texts[:, start + cached : length], cache, decode)
-            cached = length - start
-            sampled = sample_token(logits.float(), config, generator)
-            if length < longest:
-                sampled = torch.where(first_new > length, texts[:, length], sampled)
-            elif length == texts.size(1):
-                texts = F.pad(texts, (0, max(GROWTH, length)))
-            texts[:, length] = sampled
-            launched.append(StepResult(length, sampled))
-            length += 1
-            if len(launched) <= steps_ahead:
-                continue
-        position, tokens = launched.popleft().read()
+        if length - start > capacity:
+            start, cached = length - max(1, capacity // 2), 0
+            cache = Cache(model, capacity)
+        with devices.autocast(device, dtype):
+            logits = _next_logits(model, texts[:, start + cached : length], cache, decode)
+        cached = length - start
+        sampled = sample_token(logits.float(), config, generator)
+        if length < longest:
+            sampled = torch.where(first_new > length, texts[:, length], sampled)
+        elif length == texts.size(1):
+            texts = F.pad(texts, (0, max(GROWTH, length)))
+        texts[:, length] = sampled
         new_tokens = {}
-        for row, token in enumerate(tokens):
-            if row not in running or position < prompt_lengths[row]:
+        for row, token in enumerate(sampled.tolist()):
+            if row not in running or length < prompt_lengths[row]:
                 continue
             if token != end_token:
                 new_tokens[row] = token
-            if token == end_token or position + 1 == final_lengths[row]:
+            if token == end_token or length + 1 == final_lengths[row]:
                 running.discard(row)
+        length += 1
         yield new_tokens
-
-
-class StepResult:
-    """Tokens (B,) int64 at a position, on their way to the host."""
-
-    def __init__(self, position: int, tokens: Tensor):
-        self.position = position
-        self.tokens = tokens.to("cpu", non_blocking=True)
-        self.arrived = None
-        if tokens.is_cuda:
-            self.arrived = torch.cuda.Event()
-            self.arrived.record()
-
-    def read(self) -> tuple[int, list[int]]:
-        """Wait for the tokens; return their position and the tokens."""
-        if self.arrived is not None:
-            self.arrived.synchronize()
-        return self.position, self.tokens.tolist()
 
 
 def _next_logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | None) -> Tensor:

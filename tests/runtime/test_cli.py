@@ -13,7 +13,6 @@ import torch
 from conftest import TINY
 
 import prepare_text
-import sample
 import train_gpt
 from errors import InputError
 
@@ -153,9 +152,8 @@ def test_all_values_beyond_the_limits_are_reported_at_once(refused, tmp_path):
     assert line == "error: out_dir is 2024: use text in quotes"
 
 
-def test_names_that_the_file_system_refuses_are_one_line(refused, data_dir, trained):
+def test_names_that_the_file_system_refuses_are_one_line(refused, data_dir):
     long = "x" * 300
-    run = trained("cable")
     too_long = "File name too long"
     for message, *flags in (
         (too_long, "--out_dir", long, "--data", data_dir),
@@ -165,8 +163,6 @@ def test_names_that_the_file_system_refuses_are_one_line(refused, data_dir, trai
     ):
         (line,) = refused(train_gpt.main, *flags, "--device", "cpu")
         assert long in line and message in line
-    (line,) = refused(sample.main, run, "--prompt_file", long)
-    assert too_long in line
 
 
 def test_nested_config_file_is_not_yaml(refused, tmp_path):
