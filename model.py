@@ -34,7 +34,7 @@ from errors import InputError
 from kv_cache import Cache, LayerCache
 from posenc import Encoding, accepts_grouped_keys
 
-SIZES = {  # layers, heads, width
+SIZES = {  # n_layer, n_head, n_embd
     "quickstart": (4, 4, 128),
     "tiny": (6, 8, 512),
     "small": (12, 12, 768),
@@ -100,19 +100,25 @@ class GPTConfig:
 
     def __post_init__(self):
         """Fill in settings; InputError lists all problems."""
-        problems = []
+        names = ("n_layer", "n_head", "n_embd")
+        self._fill(dict(zip(names, SIZES.get(self.size, ()), strict=False)))
         shape = (self.n_layer, self.n_head, self.n_embd)
-        if self.size in SIZES or (self.size == CUSTOM and None not in shape):
-            defaults = SIZES.get(self.size, shape)
-            pairs = zip(shape, defaults, strict=True)
-            shape = tuple(default if value is None else value for value, default in pairs)
-            self.n_layer, self.n_head, self.n_embd = shape
-            self.size = next((size for size, known in SIZES.items() if known == shape), CUSTOM)
-            problems += self._shape_problems()
-            if not problems:
-                self._fill_block()
+        if self.size not in (*SIZES, CUSTOM) or None in shape:
+            problems = [f"unknown size '{self.size}': use one of {' '.join(SIZES)}"]
         else:
-            problems.append(f"unknown size '{self.size}': use one of {' '.join(SIZES)}")
+            self.size = next((size for size, known in SIZES.items() if known == shape), CUSTOM)
+            problems = self._shape_problems()
+        if not problems:
+            is_llama = self.block == "llama"
+            self._fill(
+                {
+                    "n_kv_head": self.n_head,
+                    "head_dim": self.n_embd // self.n_head,
+                    "n_inner": -(-8 * self.n_embd // 3 // 64) * 64 if is_llama else 4 * self.n_embd,
+                    "qk_norm": is_llama,
+                    "qkv_bias": not is_llama,
+                }
+            )
         try:
             self.encodings = pe_spec.parse(self.pe, self.causal)  # not a field
         except InputError as error:
@@ -127,46 +133,27 @@ class GPTConfig:
         if problems:
             raise InputError(*problems)
 
-    def _fill_block(self) -> None:
-        """Fill in what the block determines."""
-        is_llama = self.block == "llama"
-        defaults = {
-            "n_kv_head": self.n_head,
-            "head_dim": self.n_embd // self.n_head,
-            "n_inner": -(-8 * self.n_embd // 3 // 64) * 64 if is_llama else 4 * self.n_embd,
-            "qk_norm": is_llama,
-            "qkv_bias": not is_llama,
-        }
+    def _fill(self, defaults: dict) -> None:
         for name, value in defaults.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
 
     def _shape_problems(self) -> list[str]:
-        """Return one line for each setting that is out of range."""
+        """Return one line for each setting that does not fit the others."""
         problems = []
         if self.block not in BLOCKS:
             problems.append(f"unknown block '{self.block}': use one of {' '.join(BLOCKS)}")
         if self.attn_scale is not None and self.attn_scale <= 0:
             problems.append(f"attn_scale is {self.attn_scale}: use a number above 0, or null")
-        is_uneven = self.n_head > 0 and self.n_embd % (2 * self.n_head) != 0
-        if self.head_dim is None and is_uneven:
+        if self.head_dim is None and self.n_embd % (2 * self.n_head):
             problems.append(
                 f"n_embd {self.n_embd} gives each of {self.n_head} heads "
                 f"{self.n_embd / self.n_head:g} columns, which must be an even number: "
                 f"use a multiple of {2 * self.n_head} as n_embd"
             )
-        sizes = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
-        for name in (*sizes, "n_kv_head", "head_dim", "n_inner"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                problems.append(f"{name} is {value}: it must be at least 1")
-        if self.n_head > 0 and self.n_kv_head and self.n_head % self.n_kv_head:
+        if self.n_kv_head and self.n_head % self.n_kv_head:
             problems.append(
                 f"n_kv_head is {self.n_kv_head}: it must divide the {self.n_head} heads equally"
-            )
-        if not 0 <= self.skip_tolerance < 1:
-            problems.append(
-                f"skip_tolerance is {self.skip_tolerance}: it must be at least 0 and below 1"
             )
         return problems
 
@@ -195,17 +182,22 @@ class Attention(nn.Module):
         # The Triton kernels use q, k and v as thirds of the projection.
         self.is_packed = not config.qk_norm and self.heads == self.key_heads
 
-    def forward(
+    def forward(self, x: Tensor, *context) -> Tensor:
+        """Return the output (B, T, C) for x (B, T, C); arguments of `attend`."""
+        packed_qkv = self.c_attn(x)  # (B, T, (H + 2 G) D)
+        return self.c_proj(self.attend(packed_qkv, x, *context))
+
+    def attend(
         self,
+        packed_qkv: Tensor,
         x: Tensor,
         pos: Tensor,
         encoding: Encoding,
         path: attention.Path,
-        past: LayerCache | None,
-        lengths: Tensor | None,
+        past: LayerCache | None = None,
+        lengths: Tensor | None = None,
     ) -> Tensor:
-        """Return the output (B, T, C) for x (B, T, C) at positions pos (T,)."""
-        packed_qkv = self.c_attn(x)  # (B, T, (H + 2 G) D)
+        """Return the outputs of all heads (B, T, H D), at positions pos (T,)."""
         last = past.last() if past else None
         with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
             q_features, k_features = encoding.features(attention.at_least_float32(x), pos, last)
@@ -213,8 +205,7 @@ class Attention(nn.Module):
         if self.key_heads < self.heads and not accepts_grouped_keys(encoding):
             k, v = (attention.repeat_heads(y, self.heads) for y in (k, v))
         rotated_q, rotated_k = encoding.rotate(q, k, pos, q_features, k_features)
-        if rotated_q is not q or rotated_k is not k or not self.is_packed:
-            packed_qkv = None
+        is_packed = self.is_packed and rotated_q is q and rotated_k is k
         q, k = rotated_q, rotated_k
         window_size = query_offset = None
         if past:
@@ -226,9 +217,9 @@ class Attention(nn.Module):
             encoding, window_size, lengths, query_offset, self.skip_tolerance
         )
         path = attention.select_path(path, q, k, bias_inputs, mask_spec)
-        y = attention.attend(q, k, v, bias_inputs, self.scale, path, mask_spec, packed_qkv)
-        y = y.transpose(1, 2).flatten(2)  # (B, H, T, D) -> (B, T, H, D) -> (B, T, H D)
-        return self.c_proj(y)
+        packed = packed_qkv if is_packed else None
+        y = attention.attend(q, k, v, bias_inputs, self.scale, path, mask_spec, packed)
+        return y.transpose(1, 2).flatten(2)  # (B, H, T, D) -> (B, T, H, D) -> (B, T, H D)
 
     def split_heads(self, packed_qkv: Tensor) -> list[Tensor]:
         """Return q (B, H, T, D), k, v (B, G, T, D) of (B, T, (H + 2 G) D)."""
@@ -281,7 +272,7 @@ class Block(nn.Module):
         self.mlp = MLP(config) if config.block == "gpt2" else SwiGLU(config)
 
     def forward(self, x: Tensor, *context) -> Tensor:
-        """Return the output (B, T, C); arguments of Attention.forward."""
+        """Return the output (B, T, C); arguments of Attention.attend."""
         x = x + self.attn(self.ln_1(x), *context)
         return x + self.mlp(self.ln_2(x))
 
@@ -345,7 +336,9 @@ class GPT(nn.Module):
 
     def mean_loss(self, x: Tensor, targets: Tensor, masked_positions: Tensor | None) -> Tensor:
         """Return the loss of the last block's output (B, T, C)."""
-        x = _select(self.ln_f(x), masked_positions)  # (B, t, C)
+        x = self.ln_f(x)
+        if masked_positions is not None:
+            x = select(x, masked_positions)  # (B, t, C)
         weight = self.wte.weight if self.lm_head is None else self.lm_head.weight
         return MeanCrossEntropy.apply(x.flatten(0, 1), weight, targets.flatten())
 
@@ -442,7 +435,7 @@ class GPT(nn.Module):
         cache_window: no token attends this far back; memory does not grow.
         """
         if masked_positions is not None:
-            return self._cross_entropies(_select(self.hidden(tokens), masked_positions), targets)
+            return self._cross_entropies(select(self.hidden(tokens), masked_positions), targets)
         T = tokens.size(1)
         first = T - targets.size(1)  # position of the first target
         cache = Cache(self, window=cache_window) if cache_window else None
@@ -508,10 +501,8 @@ class GPT(nn.Module):
         )
 
 
-def _select(hidden: Tensor, positions: Tensor | None) -> Tensor:
-    """Return hidden (B, T, C) at positions (B, t): (B, t, C); None: all."""
-    if positions is None:
-        return hidden
+def select(hidden: Tensor, positions: Tensor) -> Tensor:
+    """Return hidden (B, T, C) at positions (B, t): (B, t, C)."""
     return hidden.gather(1, positions[..., None].expand(-1, -1, hidden.size(-1)))
 
 

@@ -34,18 +34,18 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from runtime import cli, plugins
+from runtime.scheduler import Job, Scheduler, is_finished
 
 import yaml
 
+from benchmarking import cost
 from errors import InputError
 from reporting import paper
 from text_data.named_data import prepare_command
-from training import cost, settings
-from training.scheduler import Job, Scheduler, is_finished
+from training import settings
 
 # Flags of train_gpt.py that change no result: outputs stay in the same folder.
-NEUTRAL = {"logger", "wandb_project", "log_every", "checkpoint_every", "keep_checkpoints"}
-NEUTRAL |= {"device"}
+NEUTRAL = {"logger", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
 # Learning rates that were best at small scale, where the config's was not.
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
 OTHER_TEXTS = ("openwebtext2", "github")  # of the Sandwich paper, next to arxiv
@@ -332,7 +332,7 @@ class Experiment:
 
     def add_run(self, words, needs, run: Path, data: Data, report: Job) -> Job:
         """Add a job that makes a model, and its evaluations."""
-        job = self.add(f"train {run.parent.name}/{run.name}", words, needs, run=run, weight=3)
+        job = self.add(f"train {run.parent.name}/{run.name}", words, needs, run=run)
         if job not in self.runs:
             self.runs.append(job)
         config = self.config

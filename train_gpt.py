@@ -33,6 +33,7 @@ from tqdm import tqdm
 
 from model import GPT, optimizer_step
 from text_data import data_loader
+from text_data.shards import Shards
 from training import attention_path, metrics, settings
 from training.optimizer import make_grad_scaler, make_optimizer, restore_optimizer
 from training.settings import Config
@@ -64,7 +65,7 @@ def main(argv=None):
         if config.list:
             print(settings.describe_encodings())
         elif config.dry_run:
-            from training import cost
+            from benchmarking import cost
 
             print(cost.describe_cost(config))
         else:
@@ -83,7 +84,10 @@ class Trainer:
         local_rank = processes.local_rank if self.world_size > 1 else None
         self.device, self.dtype = devices.select_device(config.device, config.dtype, local_rank)
         self.autocast = devices.autocast(self.device, self.dtype)  # mixed precision
-        self.train_windows, self.val_windows = settings.open_data(config)
+        self.train_windows, self.val_windows = (
+            settings.make_windows(config, Shards(config.data, split, config.verify_data))
+            for split in ("train", "val")
+        )
         self.run, checkpoint = self.open_run()
         self.tokenizer = self.open_tokenizer()
         self.init_steps, source = self.open_source(checkpoint)
@@ -278,10 +282,9 @@ class Trainer:
         if config.logger != "none":
             from training import loggers
 
-            logger = loggers.LOGGERS[config.logger](config.wandb_project)
-        values, keep = settings.recorded(config), config.keep_checkpoints
-        is_writer = self.rank == 0
-        files = shards.tokenizer_files
+            logger = loggers.LOGGERS[config.logger]()
+        values, files = settings.recorded(config), shards.tokenizer_files
+        keep, is_writer = config.keep_checkpoints, self.rank == 0
         run = Run(config.out_dir, values, data, keep, logger, is_writer, files)
         checkpoint = run.find_checkpoint(config.resume, config.overridden)
         self.processes.check_equal(

@@ -40,7 +40,7 @@ def trained_layers(setting: Setting, pe: str) -> list[AttentionLayer]:
     """
     layers = []
     for layer in setting.layers:
-        attn, x, encoding = copy.deepcopy(layer.attn), layer.x.float().detach(), layer.encoding
+        attn, x, encoding = layer.attn, layer.x.float().detach(), layer.encoding
         if pe in BASELINES:
             encoding = pe_spec.build(pe, attn.heads, x.size(-1), setting.context, 1)[0]
         projection = attn.c_attn(x).to(setting.dtype).detach()
@@ -79,7 +79,7 @@ def without_skipping(layer: AttentionLayer) -> AttentionLayer:
 
 def attend_without_encoding(layer: AttentionLayer, backend: SDPBackend | None) -> Tensor:
     """Return attention (B, T, C) by PyTorch's fused kernel alone."""
-    q, k, v = layer.attn.split_heads(layer.attn.c_attn(layer.x))
+    q, k, v = layer.attn.split_heads(layer.packed_qkv)
     y = attention.sdpa(q, k, v, layer.attn.scale, attention.MaskSpec(), backend)
     return y.transpose(1, 2).flatten(2)
 
@@ -138,7 +138,7 @@ def mean_skipped_fraction(layers: list[AttentionLayer]) -> float:
     fractions = []
     for layer in layers:
         positions = torch.arange(layer.x.size(1), device=layer.x.device)
-        q, k, _ = layer.attn.split_heads(layer.attn.c_attn(layer.x))
+        q, k, _ = layer.attn.split_heads(layer.packed_qkv)
         features = layer.encoding.features(layer.x, positions)
         q, k = layer.encoding.rotate(q, k, positions, *features)
         bias = bias_from_encoding(layer.encoding, *features, layer.attn.heads)

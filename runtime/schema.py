@@ -16,7 +16,7 @@ from msgspec import Meta
 # Settings of train_gpt.py that do not define what is learned.
 MAY_CHANGE_ON_RESUME = {
     *("data", "verify_data", "out_dir", "log_every", "val_every", "val_tokens"),
-    *("sample_every", "checkpoint_every", "keep_checkpoints", "logger", "wandb_project"),
+    *("sample_every", "checkpoint_every", "keep_checkpoints", "logger"),
     *("attention", "skip_tolerance", "micro_batch", "activation_checkpointing"),
     *("device", "dtype", "compile", "deterministic"),
 }

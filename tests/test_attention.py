@@ -186,8 +186,8 @@ def test_flash_attention_copies_nothing(pe):
     """
     config = GPTConfig(pe=pe, n_layer=1, n_head=2, n_embd=32, block_size=24)
     layer = random_layer(config, (3, 24), torch.bfloat16, torch.device("cpu"))
-    projection = layer.attn.c_attn
-    projection.values = torch.nn.Parameter(projection.values.data.as_subclass(TensorOnGPU))
+    qkv = layer.packed_qkv.detach().as_subclass(TensorOnGPU).requires_grad_()
+    layer = layer._replace(packed_qkv=qkv)
     with FlashCalls() as calls:
         layer.forward_backward(lambda: layer.attend("sdpa/flash"))
     forward, backward = calls.tensors.values()

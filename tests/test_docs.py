@@ -402,7 +402,7 @@ def printed_by(command: str) -> str:
     with (
         contextlib.redirect_stdout(io.StringIO()) as text,
         contextlib.chdir(ROOT / "tests"),
-        mock.patch("training.cost.measure_cpu", return_value=None),  # differs between CPUs
+        mock.patch("benchmarking.cost.measure_cpu", return_value=None),  # differs between CPUs
     ):
         program.main(flags)
     return f"```text\n{text.getvalue()}```\n"

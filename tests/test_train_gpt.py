@@ -21,11 +21,12 @@ from in_process import digest
 import posenc
 import sample
 import train_gpt
+from benchmarking import cost
 from evaluation.runner import LoadedRun
 from model import GPT, GPTConfig
 from text_data import recall_task, shards
 from train_gpt import Config, learning_rate
-from training import cost, settings
+from training import settings
 
 
 @pytest.fixture
@@ -69,11 +70,8 @@ def test_val_loss_is_the_mean_over_evenly_spaced_windows(trained, data_dir):
 
 def test_log_line_covers_the_steps_since_the_last_one(train):
     """The mean of their losses, the last gradient norm, and the tokens of a step over its time."""
-    logs = []
-    for every in (1, 3):
-        run = train(str(every), "--checkpoint_every", 3, "--log_every", every)
-        logs.append(records_of(run, "train"))
-    single, mean = logs
+    runs = [train(str(n), "--checkpoint_every", 3, "--log_every", n) for n in (1, 3)]
+    single, mean = (records_of(run, "train") for run in runs)
     expected = [np.mean([single[n + i]["loss"] for i in range(3)]) for n in (0, 3)]
     assert [record["loss"] for record in mean] == pytest.approx(expected)
     expected = [single[n]["grad_norm"] for n in (2, 5)]
@@ -83,12 +81,11 @@ def test_log_line_covers_the_steps_since_the_last_one(train):
 
 
 def test_seed_changes_initial_weights_and_data_order(trained, train):
-    still = ["--steps", 1, "--log_every", 1, "--lr", 0, "--min_lr", 0, "--pe", "nope", "--seed"]
+    still = ["--steps", 1, "--lr", 0, "--min_lr", 0, "--pe", "nope", "--seed"]
     source = ["--init_from", trained("nope")]
     starts = [weights_of(train(f"seed{seed}", *still, seed))["wte.weight"] for seed in (1, 2)]
     losses = [log_of(train(f"same{seed}", *still, seed, *source))[1]["loss"] for seed in (1, 2)]
-    assert not torch.equal(*starts)
-    assert losses[0] != losses[1]
+    assert not torch.equal(*starts) and losses[0] != losses[1]
 
 
 def test_grad_clip_0_does_not_clip(train):
@@ -128,14 +125,16 @@ def test_half_precision_trains_like_float32(dtype, pe, trained, train):
         assert scaler == {}
 
 
-def test_compile_and_activation_checkpointing_train_the_same(trained, train):
+def test_compile_and_activation_checkpointing_train_the_same(trained, train, monkeypatch):
     """One graph for all blocks and one for the loss, each compiled once and without a break."""
     torch._dynamo.reset()
     counters = torch._dynamo.utils.counters
     counters.clear()
-    run = train(
-        "run", "--pe", "cable", "--compile", "--activation_checkpointing", "--deterministic"
-    )
+    checkpointed = mock.Mock(wraps=torch.utils.checkpoint.checkpoint)
+    monkeypatch.setattr("model.checkpoint", checkpointed)
+    flags = ["--compile", "--activation_checkpointing", "--deterministic"]
+    run = train("run", "--pe", "cable", *flags)
+    assert checkpointed.call_count == 6 * 2 * 2  # steps, micro-batches, layers
     assert counters["stats"]["unique_graphs"] == 2
     assert not counters["graph_break"] and not counters["recompile_limit"]
     assert not torch.utils.deterministic.fill_uninitialized_memory
@@ -145,20 +144,6 @@ def test_compile_and_activation_checkpointing_train_the_same(trained, train):
     expected = [record["loss"] for record in log_of(trained("cable"))[1:]]
     assert losses == pytest.approx(expected, rel=1e-5)
     assert not any(name.startswith("_orig_mod") for name in weights_of(run))
-
-
-@pytest.mark.parametrize("flags, count", [([], 0), (["--activation_checkpointing"], 2 * 2)])
-def test_activation_checkpointing_applies_to_each_layer(flags, count, train, monkeypatch):
-    """Two layers, two micro-batches."""
-    blocks, checkpoint = [], torch.utils.checkpoint.checkpoint
-
-    def counting(block, *rest, **options):
-        blocks.append(block)
-        return checkpoint(block, *rest, **options)
-
-    monkeypatch.setattr("model.checkpoint", counting)
-    train("run", "--steps", 1, *flags)
-    assert len(blocks) == count
 
 
 def resumable_copy(run, copy, first):
@@ -187,14 +172,14 @@ def test_resume_is_bit_exact(flags, train, tmp_path):
     whole = train("whole", *flags)
     parts = resumable_copy(whole, tmp_path / "parts", 2)  # the log has later steps
     train("parts", *flags, "--resume")
+    one, other = (
+        [(x["step"], x["loss"], x.get("accuracy")) for x in log_of(run) if "loss" in x]
+        for run in (whole, parts)
+    )
+    assert one == other
     one, other = map(checkpoints.load_checkpoint, (whole, parts))
     for key in ("model", "optimizer", "sampler", "scaler", "rng"):
         assert digest(one[key]) == digest(other[key])
-    values = [
-        [(x["step"], x["loss"], x.get("accuracy")) for x in log_of(run) if "loss" in x]
-        for run in (whole, parts)
-    ]
-    assert values[0] == values[1]
 
 
 def test_float16_resumes_from_float32_with_its_own_loss_scale(trained, train, tmp_path):
@@ -202,21 +187,6 @@ def test_float16_resumes_from_float32_with_its_own_loss_scale(trained, train, tm
     train("run", "--pe", "nope", "--dtype", "float16", "--resume")
     scaler = checkpoints.load_checkpoint(run)["scaler"]
     assert scaler["scale"] >= 2**10 and scaler["_growth_tracker"] == 2
-
-
-def test_init_from_starts_a_new_run_from_other_weights(trained, train, capsys):
-    """At twice the length, with a learning rate of 0."""
-    source = trained("cable")
-    flags = ["--pe", "cable", "--block_size", 32, "--steps", 2, "--lr", 0, "--min_lr", 0]
-    run = train("run", *flags, "--init_from", source)
-    assert digest(weights_of(source)) == digest(weights_of(run))
-    assert (log_of(run)[0]["step"], log_of(run)[0]["tokenizer"]) == (0, "bytes")
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    assert config["init_from"] == str(source)
-    train("run", *flags, "--init_from", source, "--resume")
-    assert "is already trained: 2 of 2 steps" in capsys.readouterr().out
-    train("run", *flags, "--init_from", source, "--resume", "--steps", 3)
-    assert checkpoints.trained_steps(checkpoints.load_checkpoint(run)) == 9  # 6 of the source
 
 
 @pytest.mark.parametrize(
@@ -242,6 +212,8 @@ def test_steps_0_keeps_the_weights_under_another_encoding(pe, other, trained, tr
     assert f"val loss {new_loss:.4f}" in capsys.readouterr().out
     train("run", *flags, "--resume")
     assert "is already trained: 0 of 0 steps" in capsys.readouterr().out
+    train("run", *flags, "--resume", "--steps", 3)
+    assert checkpoints.trained_steps(checkpoints.load_checkpoint(run)) == 9  # 6 of the source
 
 
 def test_init_from_refuses_other_tokens(lines, trained, data_dir, tmp_path):
@@ -255,41 +227,28 @@ def test_init_from_refuses_other_tokens(lines, trained, data_dir, tmp_path):
 
 
 CABLE = [f"{layer}.{kind}" for layer in ("step", "weight") for kind in ("weight", "bias")]
-CABLE_LIST = ", ".join(f"cable.{name}" for name in CABLE)
-FOX_LIST = "fox.gate.weight, fox.gate.bias"
+TABLE = {"parts.0.table.weight": "table.weight"}
 # Encodings of the source and of the new run, {new: old} names of what is kept in a layer, and what
-# the console lists as initialized and as dropped.
+# the console lists as new.
 RETROFITS = [
-    ("learnable", "alibi", {}, None, "learnable.table.weight"),
-    (
-        "learnable",
-        "learnable+kerple",
-        {"parts.0.table.weight": "table.weight"},
-        "kerple.r1, kerple.r2",
-        None,
-    ),
-    ("rope", "nope", {}, None, None),
-    ("cable", "rope+k-cable", {f"parts.1.{name}": name for name in CABLE}, None, None),
-    ("rope+cable", "cable", {name: f"parts.1.{name}" for name in CABLE}, None, None),
-    ("rope+fox", "cable", {}, CABLE_LIST, FOX_LIST),
-    ("t5", "t5:buckets=8,max_distance=16", {}, "t5.table", "t5.table"),  # another shape
+    ("learnable", "alibi", {}, "none"),
+    ("learnable", "learnable+kerple", TABLE, "kerple.r1, kerple.r2"),
+    ("cable", "rope+k-cable", {f"parts.1.{name}": name for name in CABLE}, "none"),
+    ("rope+cable", "cable", {name: f"parts.1.{name}" for name in CABLE}, "none"),
+    ("rope+fox", "cable", {}, ", ".join(f"cable.{name}" for name in CABLE)),
+    ("t5", "t5:buckets=8,max_distance=16", {}, "t5.table"),  # another shape
 ]
 
 
-@pytest.mark.parametrize("source, pe, kept, new, dropped", RETROFITS)
-def test_another_encoding_keeps_what_both_have(
-    source, pe, kept, new, dropped, trained, train, capsys
-):
+@pytest.mark.parametrize("source, pe, kept, new", RETROFITS)
+def test_another_encoding_keeps_what_both_have(source, pe, kept, new, trained, train, capsys):
     old_run = trained(source)
     old = weights_of(old_run)
     capsys.readouterr()
     run = train("run", "--pe", pe, "--init_from", old_run, "--steps", 0, "--seed", 3)
     out = capsys.readouterr().out
-    assert f"{old_run} has pe {source}, this run has pe {pe}\n" in out
-    assert ("encoding parameters kept from" in out) == bool(kept)
-    for names, title in ((new, "initialized"), (dropped, f"of {old_run} dropped")):
-        line = f"encoding parameters {title}: "
-        assert f"{line}{names}\n" in out if names else line not in out
+    lines = f"{old_run} has pe {source}, this run has pe {pe}\nnew encoding parameters: {new}\n"
+    assert lines in out
     torch.manual_seed(3)
     fresh = GPT(GPTConfig(**checkpoints.load_checkpoint(run)["gpt"])).state_dict()
     for name, value in weights_of(run).items():
@@ -336,18 +295,20 @@ def test_init_from_provides_what_is_not_given(trained, data_dir, tmp_path):
     def parse(*more):
         return cli.parse(Config, [*flags, *more], "", inherit=settings.inherit)
 
-    config = parse()
-    shape = (config.n_layer, config.n_head, config.n_embd, config.block_size)
-    assert shape == (2, 2, 16, 16)
-    assert (config.pe, config.objective, config.steps) == ("rope+cable", "clm", 19_000)
-    config = parse("--pe=nope", "--block_size", "32", "--n_layer", "3")
-    shape = (config.n_layer, config.n_head, config.n_embd, config.block_size)
-    assert shape == (3, 2, 16, 32)
-    assert config.pe == "nope"
+    c = parse()
+    assert (c.n_layer, c.n_head, c.n_embd, c.block_size) == (2, 2, 16, 16)
+    assert (c.pe, c.objective, c.steps) == ("rope+cable", "clm", 19_000)
+    c = parse("--pe=nope", "--block_size", "32", "--n_layer", "3")
+    assert (c.n_layer, c.n_head, c.n_embd, c.block_size, c.pe) == (3, 2, 16, 32, "nope")
     (tmp_path / "size.yaml").write_text("size: tiny\npe: alibi\nobjective: mlm")
-    config = parse("--config", str(tmp_path / "size.yaml"))
-    assert (config.size, config.n_layer, config.block_size) == ("tiny", None, 16)
-    assert (config.pe, config.objective) == ("alibi", "mlm")
+    c = parse("--config", str(tmp_path / "size.yaml"))
+    assert (c.size, c.n_layer, c.block_size, c.pe, c.objective) == (
+        "tiny",
+        None,
+        16,
+        "alibi",
+        "mlm",
+    )
     assert parse("--config", f"{source}/config.yaml").pe == "rope+cable"
     assert parse().data == str(data_dir)
     assert parse("--data", "data/other").data == "data/other"
@@ -362,8 +323,8 @@ def test_run_started_from_another_resumes_without_it(trained, tmp_path, capsys):
     """Its own checkpoint then provides what is not given."""
     source = shutil.copytree(trained("alibi"), tmp_path / "source")
     run = tmp_path / "run"
-    flags = ["--init_from", source, "--tokens_per_step", 64, "--val_tokens", 64, "--steps", 1]
-    flags = [str(flag) for flag in (*flags, "--out_dir", run)]
+    flags = ["--init_from", str(source), "--out_dir", str(run)]
+    flags += ["--tokens_per_step", "64", "--val_tokens", "64", "--steps", "1"]
     train_gpt.main(flags)  # on the data of the other run
     shutil.rmtree(source)
     capsys.readouterr()
@@ -371,19 +332,14 @@ def test_run_started_from_another_resumes_without_it(trained, tmp_path, capsys):
     assert "2 layers x 16, 2 heads, 0.01M parameters; alibi" in capsys.readouterr().out
 
 
-def test_init_from_accepts_a_table_with_its_old_length(trained, train):
-    flags = ["--pe", "t5-clip:k=15", "--block_size", 32]
-    assert train("run", *flags, "--init_from", trained("t5-clip")).exists()
-
-
 def test_wandb_gets_the_values_of_the_log(train, monkeypatch):
     wandb = mock.MagicMock()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setitem(sys.modules, "wandb.errors", wandb.errors)
-    run = train("run", "--logger", "wandb", "--wandb_project", "tests", "--sample_every", 3)
+    run = train("run", "--logger", "wandb", "--sample_every", 3)
     options = wandb.init.call_args.kwargs
-    assert (options["project"], options["dir"]) == ("tests", run)
-    assert (options["id"], options["name"]) == (log_of(run)[0]["id"], f"{run.parent.name}/run")
+    name = f"{run.parent.name}/run"
+    assert (options["dir"], options["id"], options["name"]) == (run, log_of(run)[0]["id"], name)
     logged = [call.args[0] for call in wandb.init.return_value.log.call_args_list]
     for kind in ("train", "val"):
         values = [(each["step"], each[f"{kind}/loss"]) for each in logged if f"{kind}/loss" in each]
@@ -454,7 +410,7 @@ def test_list_prints_all_encodings(capsys, tmp_path, unregistered):
 
 
 def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(cost, "measure_cpu", lambda config, vocab_size: None)
+    monkeypatch.setattr(cost, "measure_cpu", lambda config, vocab_size: 1e11)
     run = tmp_path / "run"
     flags = ["--size", "medium", "--pe", "learnable", "--out_dir", str(run), "--dry_run"]
     train_gpt.main([*flags, "--data", str(tmp_path / "nodata")])
@@ -467,6 +423,7 @@ def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys, 
     hours = flops / (0.4 * 989e12) / 3600
     assert f"{flops:.3g} FLOPs" in output
     assert f"{hours:.1f} h on 1 H100, {hours / 8:.1f} h on 8 H100" in output
+    assert " h on 8 H100; this CPU: about " in output
     assert f"disk: {3 * 12 * n / 1e9:.2f} GB" in output  # one is written, two are kept
     assert "does not exist yet" in output
     assert not run.exists()
@@ -480,19 +437,6 @@ def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys, 
         model = GPT(GPTConfig("quickstart", "cable", 64, 32, n_layer=2, n_head=2, n_embd=16))
     flops = model.flops_per_token(32, recall_task.TARGETS)
     assert f"\n{6 * 256 * flops:.3g} FLOPs\n" in capsys.readouterr().out
-
-
-def test_dry_run_measures_this_cpu_within_seconds(monkeypatch, capsys):
-    """A step takes 0.3 s: one layer, one sequence of 256 tokens, more than 1e10 FLOPs."""
-    calls = []
-    monkeypatch.setattr(cost.devices, "measure_seconds", lambda *call: calls.append(call) or 0.3)
-    train_gpt.main(["--size", "xl", "--steps", "1000", "--data", "nodata", "--dry_run"])
-    with torch.device("meta"):
-        full = GPT(GPTConfig("xl"))
-        small = GPT(GPTConfig("xl", n_layer=1))
-    seconds = 1000 * 524_288 * full.flops_per_token(1024) * 0.3 / small.flops_per_token(256) / 256
-    assert f"; this CPU: about {cost.describe_seconds(seconds)}\n" in capsys.readouterr().out
-    assert len(calls) == 5
 
 
 def test_a_line_comes_early_whatever_log_every_is(train, capsys, monkeypatch):
@@ -517,13 +461,9 @@ def test_log_contains_every_step_and_the_provenance(trained):
 def test_flags_override_config_files_in_any_order(tmp_path):
     for name, text in (("a", "pe: rope\nsteps: 7\nlr: 0.5"), ("b", "lr: 0.25")):
         (tmp_path / name).write_text(text)
-    a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    for argv in (
-        ["--pe", "alibi", "--config", a, f"--config={b}"],
-        ["--config", a, "--pe", "alibi", "--config", b],
-    ):
-        config = cli.parse(Config, argv, "")
-        assert (config.pe, config.steps, config.lr) == ("alibi", 7, 0.25)
+    argv = ["--config", str(tmp_path / "a"), "--pe", "alibi", f"--config={tmp_path / 'b'}"]
+    config = cli.parse(Config, argv, "")
+    assert (config.pe, config.steps, config.lr) == ("alibi", 7, 0.25)
 
 
 def test_config_of_a_run_is_resolved(trained):
@@ -603,14 +543,13 @@ def test_larger_steps_train_a_finished_run_further(train, tmp_path, capsys):
     whole, resumed = checkpoint_of(run, 12), checkpoint_of(parts, 12)
     for key in ("model", "optimizer", "sampler", "rng"):
         assert digest(whole[key]) == digest(resumed[key])
-    assert whole["config"]["changes"] == resumed["config"]["changes"]
 
     # Neither a run that was not extended nor one of 12 steps is the same recipe.
     before = checkpoint_of(finished, 6)
     direct = {**whole, "config": {**before["config"], "steps": 12}}
-    recipes = [checkpoints.training_settings(each) for each in (before, direct, whole)]
-    assert recipes[0] != recipes[1] != recipes[2] and "changes" not in before["config"]
-    assert checkpoints.training_settings(whole) == checkpoints.training_settings(resumed)
+    runs = (before, direct, whole, resumed)
+    recipes = [checkpoints.training_settings(each) for each in runs]
+    assert recipes[0] != recipes[1] != recipes[2] == recipes[3]
     # Its config starts a new run of 12 steps.
     config = cli.parse(Config, ["--config", str(run / "config.yaml")], "")
     assert settings.recorded(config) == direct["config"] | {"out_dir": str(run)}
@@ -641,11 +580,6 @@ def test_resume_of_a_finished_run_changes_nothing(trained, data_dir, capsys):
     assert contents(run) == before
 
 
-def test_resume_without_a_checkpoint_starts_at_step_0(train, capsys):
-    train("run", "--steps", 1, "--resume")
-    assert "starting at step 0" in capsys.readouterr().out
-
-
 @pytest.fixture
 def lines(refused, data_dir, tmp_path):
     """A function of flags that returns the error lines; checks that nothing was written."""
@@ -659,25 +593,23 @@ def lines(refused, data_dir, tmp_path):
 
 
 def test_all_invalid_settings_are_reported_at_once(lines):
-    """Values that no program can use come before those of the wrong meaning."""
     mlm = ["--objective", "mlm", "--sample_every", 2]
     assert len(lines("--steps", 0, *mlm, "--pe", "x", "--size", "y")) == 4
-    rates = ["--lr", -1, "--grad_clip", -1, "--weight_decay", -1, "--beta2", 1, "--mask_rate", 1]
-    assert len(lines("--steps", "x", *rates)) == 6
 
 
-def test_invalid_config_file_is_refused(lines, tmp_path):
-    path = tmp_path / "config.yaml"
-    for text, *messages in (
-        ("stepz: 3\nsedd: 1", "key stepz is unknown: did you mean steps?", "key sedd is unknown"),
-        ("steps: [1", "is not YAML"),
-        ("# nothing", "is not a mapping: use lines of the form 'name: value'"),
-        ("steps: many", "steps is many: use an integer"),
-        ("seed: null", "seed is null: use an integer"),
-    ):
-        path.write_text(text)
-        for line, message in zip(lines("--config", path), messages, strict=True):
-            assert message in line
+@pytest.mark.parametrize(
+    "text, messages",
+    [
+        ("stepz: 3\nsedd: 1", ["key stepz is unknown: did you mean steps?", "key sedd is unknown"]),
+        ("steps: [1", ["is not YAML"]),
+        ("# nothing", ["is not a mapping: use lines of the form 'name: value'"]),
+        ("seed: null", ["seed is null: use an integer"]),
+    ],
+)
+def test_invalid_config_file_is_refused(text, messages, lines, tmp_path):
+    (tmp_path / "config.yaml").write_text(text)
+    for line, message in zip(lines("--config", tmp_path / "config.yaml"), messages, strict=True):
+        assert message in line
 
 
 @pytest.fixture
@@ -686,25 +618,14 @@ def copied_run(trained, tmp_path):
     return shutil.copytree(trained("cable"), tmp_path / "copied")
 
 
-@pytest.fixture
-def resume_lines(refused, data_dir, copied_run):
-    """A function of flags that returns the error lines of a training in the copied run."""
-
-    def run(*flags):
-        return refused(train_gpt.main, *flags_of(data_dir, copied_run), *flags)
-
-    return run
-
-
-def test_resume_on_other_data_is_refused(resume_lines, data_dir, tmp_path, copied_run):
+def test_resume_on_other_data_is_refused(refused, data_dir, tmp_path, copied_run):
     before = contents(copied_run)
     other = shutil.copytree(data_dir, tmp_path / "toy")
     meta = json.loads((other / "meta.json").read_text())
     meta["splits"]["train"]["shards"] = meta["splits"]["val"]["shards"]
     (other / "meta.json").write_text(json.dumps(meta))
-    message = "was not trained on the data in"
-    assert message in resume_lines("--resume", "--data", other)[0]
-    assert contents(copied_run) == before
+    (line,) = refused(train_gpt.main, *flags_of(other, copied_run), "--resume")
+    assert "was not trained on the data in" in line and contents(copied_run) == before
 
 
 def test_validation_prevented_by_a_signal_is_done_on_resume(train, tmp_path):
@@ -731,10 +652,8 @@ def test_many_passes_over_the_data_are_noted(train, capsys):
 
 def test_nan_in_the_last_validation_is_an_error(refused, data_dir, tmp_path):
     flags = [*flags_of(data_dir, tmp_path / "run"), "--steps", "1", "--lr", "1e30"]
-    assert refused(train_gpt.main, *flags) == [
-        "error: the validation loss after step 1 is NaN or Inf; "
-        "train again with a lower --lr and another --out_dir"
-    ]
+    (line,) = refused(train_gpt.main, *flags)
+    assert line.startswith("error: the validation loss after step 1 is NaN or Inf; train again")
     assert not checkpoints.list_checkpoints(tmp_path / "run")
     assert [record["kind"] for record in log_of(tmp_path / "run")] == ["start", "train"]
 
@@ -751,11 +670,9 @@ def test_nan_in_a_parameter_is_not_saved(refused, data_dir, tmp_path, train, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(train_gpt, "optimizer_step", poison_after_step_4)
-        assert refused(train_gpt.main, *flags_of(data_dir, tmp_path / "run")) == [
-            "error: h.1.ln_1.weight after step 4 is NaN or Inf; to continue from "
-            "checkpoint_0000002.pt, remove later ones, pass --resume, a lower --lr and --override "
-            "lr"
-        ]
+        (line,) = refused(train_gpt.main, *flags_of(data_dir, tmp_path / "run"))
+    start = "error: h.1.ln_1.weight after step 4 is NaN or Inf; to continue from checkpoint_0000002"
+    assert line.startswith(start) and line.endswith("a lower --lr and --override lr")
     gc.collect()  # the traceback of the error holds the lock
     run = train("run", "--resume", "--lr", 5e-3, "--override", "lr")
     assert checkpoints.load_checkpoint(run)["step"] == 6

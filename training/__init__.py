@@ -1,1 +1,1 @@
-"""Parts of train_gpt.py: settings, initial weights, optimizer, metrics, cost."""
+"""Parts of train_gpt.py: settings, initial weights, optimizer, metrics."""

@@ -7,12 +7,11 @@
 It computes what a layer does between its two projections, encoding included.
 """
 
-import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import attention
 import pe_spec
@@ -25,38 +24,26 @@ NEGLIGIBLE = 1e-4
 Results = dict[str, Tensor]
 
 
-class Projection(nn.Module):
-    """Stands for a layer's projection: returns given values."""
-
-    def __init__(self, values: Tensor):
-        super().__init__()
-        self.values = nn.Parameter(values)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.values
-
-
 class AttentionLayer(NamedTuple):
     """A layer without its two projections, its encoding and its inputs."""
 
     attn: Attention
-    """its c_attn is a `Projection` of values (B, T, (H + 2 G) D)"""
     encoding: Encoding
-    x: Tensor
-    """(B, T, C) float32, the layer's normalized input"""
-    output_grad: Tensor
-    """(B, T, H D)"""
+    x: Tensor  # (B, T, C) float32, the layer's normalized input
+    packed_qkv: Tensor  # (B, T, (H + 2 G) D), the output of the first projection
+    output_grad: Tensor  # (B, T, H D)
 
     def attend(self, path: str) -> Tensor:
         """Return the output of a path, (B, T, H D)."""
         pos = torch.arange(self.x.size(1), device=self.x.device)
-        return self.attn(self.x, pos, self.encoding, attention.PATHS[path], None, None)
+        context = self.x, pos, self.encoding, attention.PATHS[path]
+        return self.attn.attend(self.packed_qkv, *context)
 
     def forward_backward(self, forward: Callable[[], Tensor]) -> Results:
         """Return the output of `forward()` and gradients; dx: of the features."""
         y = forward()
         attn, parameters = self.attn, dict(self.encoding.named_parameters())
-        inputs = [attn.c_attn.values, self.x, *parameters.values()]
+        inputs = [self.packed_qkv, self.x, *parameters.values()]
         dqkv, *grads = torch.autograd.grad(y, inputs, self.output_grad, materialize_grads=True)
         heads = attn.heads, attn.key_heads, attn.key_heads
         dq, dk, dv = dqkv.split([n * attn.head_dim for n in heads], -1)
@@ -65,19 +52,17 @@ class AttentionLayer(NamedTuple):
 
     def reference(self) -> Results:
         """Return results of the dense path in float32."""
-        attn, grad = copy.deepcopy(self.attn).float(), self.output_grad.float()
-        layer = self._replace(attn=attn, output_grad=grad)
+        exact = self.packed_qkv.detach().float().requires_grad_()
+        layer = self._replace(packed_qkv=exact, output_grad=self.output_grad.float())
         return layer.forward_backward(lambda: layer.attend("dense"))
 
 
-def make_layer(attn: Attention, encoding: Encoding, x: Tensor, values: Tensor) -> AttentionLayer:
-    """Return a layer with a random gradient; attn: changes."""
+def make_layer(attn: Attention, encoding: Encoding, x: Tensor, qkv: Tensor) -> AttentionLayer:
+    """Return a layer with a random gradient of its output."""
     torch.manual_seed(SEED)
     shape = *x.shape[:2], attn.heads * attn.head_dim
-    output_grad = torch.randn(shape, dtype=values.dtype, device=x.device)
-    attn.set_submodule("c_attn", Projection(values))
-    attn.set_submodule("c_proj", nn.Identity())
-    return AttentionLayer(attn, encoding, x.requires_grad_(), output_grad)
+    output_grad = torch.randn(shape, dtype=qkv.dtype, device=x.device)
+    return AttentionLayer(attn, encoding, x.requires_grad_(), qkv.requires_grad_(), output_grad)
 
 
 def random_layer(
@@ -92,8 +77,8 @@ def random_layer(
     encoding = pe_spec.build(config.encodings, *size, config.causal)[0].to(device)
     attn = Attention(config).to(device)
     x = torch.randn(*shape, config.n_embd, device=device)
-    projection = torch.randn(*shape, attn.c_attn.out_features, dtype=dtype, device=device)
-    return make_layer(attn, encoding, x, projection)
+    qkv = torch.randn(*shape, attn.c_attn.out_features, dtype=dtype, device=device)
+    return make_layer(attn, encoding, x, qkv)
 
 
 def relative_errors(results: Results, exact: Results) -> dict[str, float]:

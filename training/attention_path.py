@@ -11,6 +11,7 @@ checked, which compiles each encoding's formula and supports not all.
 
 import contextlib
 import dataclasses
+import itertools
 from importlib.util import find_spec
 from typing import Literal
 
@@ -81,12 +82,11 @@ def check_paths(model: GPT, config, device: torch.device, dtype: torch.dtype) ->
     """
     if not is_checked(config, device):
         return
-    specs = model.config.encodings.layers
-    names = [path.name for path in model.attention_paths]
-    kinds = {(specs[n % len(specs)], name) for n, name in enumerate(names) if name != "dense"}
+    specs = itertools.cycle(model.config.encodings.layers)
+    kinds = {(spec, path.name) for spec, path in zip(specs, model.attention_paths, strict=False)}
     has_sdpa = all(attention.resolve_path("auto", each).fused for each in model.posenc)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        for spec, path in sorted(kinds):
+        for spec, path in sorted(kind for kind in kinds if kind[1] != "dense"):
             shape = dataclasses.replace(model.config, pe=spec, n_layer=1)
             for tokens in sorted({min(config.block_size, tokens) for tokens in TOKENS}):
                 layer = random_layer(shape, (SEQUENCES, tokens), dtype, device)

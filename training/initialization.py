@@ -18,9 +18,9 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
 
     checkpoint: that run's content; tokenizer: of the new run's data. Parameters
     that both encodings have are kept (`kept_names`); new ones keep their
-    initial values, added parts start at zero if they can. Prints what was kept,
-    initialized and dropped. Raises InputError if the network or the tokenizer
-    differs, or if a table belongs to another training length.
+    initial values, added parts start at zero if they can. Prints which are new.
+    Raises InputError if the network or the tokenizer differs, or if a table
+    belongs to another training length.
     """
     old, new, weights = checkpoint["gpt"], model.config, checkpoint["model"]
     problems = [
@@ -35,33 +35,29 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     if old_tokenizer != tokenizer:
         remedy = f"use other data, such as {data}" if data else "use other data"
         problems.append(f"{run} was trained on {old_tokenizer} tokens, not {tokenizer}: {remedy}")
-    kept, misfits = ({}, []) if problems else kept_names(weights, old["pe"], model)
+    state = model.state_dict()
+    kept = {} if problems else kept_names(weights, old["pe"], model)
+    misfits = [name for name in kept if weights[kept[name]].shape != state[name].shape]
     if misfits:
+        parts = dict.fromkeys(_locate(name, new.pe)[1] for name in misfits)
         problems.append(
-            f"the tables of {' and '.join(misfits)} in {run} are made for block_size "
+            f"the tables of {' and '.join(parts)} in {run} are made for block_size "
             f"{old['block_size']}, not {new.block_size}: use --block_size {old['block_size']}, "
             "or an encoding without a length limit"
         )
     if problems:
         raise InputError(*(f"--init_from: {problem}" for problem in problems))
     _start_added_parts_at_zero(model, old["pe"])
-    state = model.state_dict()
     merged = {name: value for name, value in weights.items() if not _is_encoding(name)}
     for name in filter(_is_encoding, state):
         merged[name] = weights[kept[name]] if name in kept else state[name]
     load_weights(model, merged, run)
     if old["pe"] == new.pe:
         return
+    located = [_locate(name, new.pe) for name in state if _is_encoding(name) and name not in kept]
+    labels = dict.fromkeys(f"{part.partition(':')[0]}.{rest}" for _, part, rest in located)
     print(f"{run} has pe {old['pe']}, this run has pe {new.pe}")
-    for verb, names, pe in (
-        (f"kept from {run}", kept, new.pe),
-        ("initialized", [name for name in state if name not in kept], new.pe),
-        (f"of {run} dropped", [name for name in weights if name not in kept.values()], old["pe"]),
-    ):
-        located = [_locate(name, pe) for name in names if _is_encoding(name)]
-        labels = dict.fromkeys(f"{part.partition(':')[0]}.{rest}" for _, part, rest in located)
-        if labels:
-            print(f"encoding parameters {verb}: {', '.join(labels)}")
+    print(f"new encoding parameters: {', '.join(labels) or 'none'}")
 
 
 def _start_added_parts_at_zero(model: GPT, old_pe: str) -> None:
@@ -72,37 +68,33 @@ def _start_added_parts_at_zero(model: GPT, old_pe: str) -> None:
         if not all(any(_are_related(old, new) for new in new_parts) for old in old_parts):
             continue  # a part is replaced
         for name, (module, *_) in zip(new_parts, encoding.split((), ()), strict=True):
-            if any(_are_related(old, name) for old in old_parts):
-                continue
-            for part in module.modules():
-                if start := getattr(part, "start_at_zero_", None):
-                    start()
+            if not any(_are_related(old, name) for old in old_parts):
+                for part in module.modules():
+                    if start := getattr(part, "start_at_zero_", None):
+                        start()
 
 
-def kept_names(weights: dict, old_pe: str, model: GPT) -> tuple[dict[str, str], list[str]]:
+def kept_names(weights: dict, old_pe: str, model: GPT) -> dict[str, str]:
     """Return {name in the model: name in weights} of the parameters to keep.
 
     weights: state_dict of a model with the encoding `old_pe`, whose plugin need
     not be loaded. Kept is what both have, in parts of the same or a related
-    class (`rope`, `yarn`), under the same name and with the same shape. Also
-    returns the parts that are the same but have tables of another length.
+    class (`rope`, `yarn`), under the same name and with the same shape; if the
+    parts are equal, also tables of another length.
     """
-    kept, misfits = {}, {}
+    kept = {}
     unused = {name: _locate(name, old_pe) for name in filter(_is_encoding, weights)}
     for name, value in model.state_dict().items():
         if not _is_encoding(name):
             continue
         layer, part, rest = _locate(name, model.config.pe)
         for old_name, (old_layer, old_part, old_rest) in unused.items():
-            if (old_layer, old_rest) != (layer, rest) or not _are_related(old_part, part):
-                continue
-            if weights[old_name].shape == value.shape:
+            fits = old_part == part or weights[old_name].shape == value.shape
+            if (old_layer, old_rest) == (layer, rest) and fits and _are_related(old_part, part):
                 kept[name] = old_name
                 del unused[old_name]
                 break
-            if old_part == part:
-                misfits[part] = None
-    return kept, list(misfits)
+    return kept
 
 
 def _are_related(old_part: str, new_part: str) -> bool:
@@ -119,7 +111,7 @@ def _is_encoding(name: str) -> bool:
 
 
 def _locate(name: str, pe: str) -> tuple[int, str, str]:
-    """Return LAYER, part and REST of posenc.LAYER.REST or posenc.LAYER.parts.N.REST."""
+    """Return LAYER, part and REST of posenc.LAYER[.parts.N].REST."""
     _, layer, rest = name.split(".", 2)
     parts = _parts(pe, int(layer))
     number = "0"

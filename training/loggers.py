@@ -1,6 +1,6 @@
 """Loggers: a run's log in Weights & Biases or TensorBoard.
 
-    logger = LOGGERS["tensorboard"]("my-project")    # raises ImportError
+    logger = LOGGERS["tensorboard"]()                # raises ImportError
     logger.start(folder, run_id, config, step=-1)    # step: to resume from
     logger.log({"train/loss": 2.5}, step=10)
     logger.log_text("sample", "Once upon", step=10)
@@ -11,6 +11,7 @@ A run keeps its own log, too (runtime/run_folder.py).
 
 import html
 from pathlib import Path
+from typing import Any
 
 from errors import InputError
 
@@ -18,18 +19,16 @@ from errors import InputError
 class WandbLogger:
     """Weights & Biases; WANDB_MODE=offline keeps its files in the run's folder."""
 
-    def __init__(self, project: str | None):
-        """project: None uses WANDB_PROJECT."""
+    def __init__(self):
         import wandb
         import wandb.errors
 
-        self.wandb, self.project = wandb, project
+        self.wandb = wandb
 
     def start(self, folder: Path, run_id: str, config: dict, step: int) -> None:
         """Start or resume the run. Raises InputError, as without a login."""
         try:
             self.run = self.wandb.init(
-                project=self.project,
                 name="/".join(Path(folder).resolve().parts[-2:]),  # as in medium/cable
                 id=run_id,
                 dir=folder,
@@ -43,7 +42,7 @@ class WandbLogger:
             raise InputError(f"wandb: {reason}: {remedy}") from None
         self.run.define_metric("*", step_metric="step")
 
-    def log(self, values: dict[str, float], step: int) -> None:
+    def log(self, values: dict[str, Any], step: int) -> None:
         self.run.log({"step": step, **values})
 
     def log_text(self, name: str, text: str, step: int) -> None:
@@ -56,8 +55,7 @@ class WandbLogger:
 class TensorBoardLogger:
     """TensorBoard: event files in the run's folder (tensorboard --logdir runs)."""
 
-    def __init__(self, project: str | None):
-        """project: not used."""
+    def __init__(self):
         from torch.utils.tensorboard import SummaryWriter
 
         self.SummaryWriter = SummaryWriter
@@ -71,9 +69,8 @@ class TensorBoardLogger:
             name: value if isinstance(value, int | float | str) else str(value)
             for name, value in config.items()
         }
-        metrics = {"val/loss": None, "val/perplexity": None}
         # SummaryWriter.add_hparams would put them into another folder.
-        for summary in hparams(values, metrics):
+        for summary in hparams(values, {"val/loss": None, "val/perplexity": None}):
             self.writer._get_file_writer().add_summary(summary)
 
     def log(self, values: dict[str, float], step: int) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from errors import InputError
-from model import GPT
+from model import GPT, select
 from text_data.data_loader import Windows
 from text_data.recall_task import RecallWindows
 
@@ -21,12 +21,9 @@ from text_data.recall_task import RecallWindows
 class Step(NamedTuple):
     """Results of an optimizer step on one rank; tensors () stay on the device."""
 
-    losses: list[Tensor]
-    """of the micro-batches"""
-    norm: Tensor
-    """of the gradient"""
-    data_seconds: float
-    """spent waiting for data"""
+    losses: list[Tensor]  # of the micro-batches
+    norm: Tensor  # of the gradient
+    data_seconds: float  # spent waiting for data
 
 
 class StepMetrics:
@@ -53,14 +50,13 @@ class StepMetrics:
         """
         losses = torch.stack([torch.stack(each.losses) for each in self.steps])
         losses = self.processes.sum(losses.mean(1)) / self.processes.world_size
-        is_finite = losses.isfinite()
-        if not scaler.is_enabled():
-            is_finite &= torch.stack([each.norm for each in self.steps]).isfinite()
-        if not is_finite.all():
-            row = int(is_finite.int().argmin())
-            quantity = "gradient norm" if losses[row].isfinite() else "loss"
-            step = step - len(self.steps) + row
-            check_finite(False, f"the {quantity} of step {step + 1}", step, run)
+        norms = torch.stack([each.norm for each in self.steps])
+        if scaler.is_enabled():
+            norms = torch.zeros_like(norms)
+        if not (losses + norms).isfinite().all():
+            for before, pair in enumerate(zip(losses, norms, strict=True), step - len(losses)):
+                for name, value in zip(("loss", "gradient norm"), pair, strict=True):
+                    check_finite(value, f"the {name} of step {before + 1}", before, run)
         return losses
 
     def summarize(self, losses: Tensor, lr: float) -> dict:
@@ -68,9 +64,8 @@ class StepMetrics:
 
         losses: of `reduce_losses`. "ms": per step; "data_ms": of it, waiting
         for data; "memory": in bytes; "mfu": if the device's peak FLOPs are
-        known. The
-        first step of a process compiles: it is not timed unless it is the only
-        one.
+        known. The first step of a process compiles: it is not timed unless it
+        is the only one.
         """
         first = int(self.is_first_interval and len(self.steps) > 1)
         ms = 1000 * statistics.fmean(self.seconds[first:])
@@ -92,6 +87,22 @@ class StepMetrics:
         return values
 
 
+def step_columns(values: dict, steps_left: int) -> list[str]:
+    """Return a console line's columns; values: of `StepMetrics.summarize`."""
+    minutes, seconds = divmod(round(steps_left * values["ms"] / 1000), 60)
+    return [
+        f"loss {values['loss']:.4f}",
+        f"lr {values['lr']:.2e}",
+        f"norm {values['grad_norm']:.2f}",
+        f"{values['ms']:.0f} ms",
+        f"data {values['data_ms']:.0f} ms",
+        f"{values['tokens_per_second']:,.0f} tokens/s",
+        *([f"MFU {values['mfu']:.1%}"] if "mfu" in values else []),
+        f"{values['memory'] / 1e9:.1f} GB",
+        f"left {minutes // 60}:{minutes % 60:02}:{seconds:02}",
+    ]
+
+
 def validation_sums(model: GPT, windows: Windows, rows: int, inputs, targets, *positions) -> Tensor:
     """Return sums of losses and correct predictions of a batch, (2,) float64.
 
@@ -111,8 +122,7 @@ def is_correct(model: GPT, inputs: Tensor, targets: Tensor, positions: Tensor) -
 
     inputs (B, T); targets (B, t) of the positions (B, t), all int64.
     """
-    hidden = model.hidden(inputs)  # (B, T, C)
-    hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.size(-1)))  # (B, t, C)
+    hidden = select(model.hidden(inputs), positions)  # (B, t, C)
     with torch.autocast(hidden.device.type, enabled=False):  # as in cross_entropies
         weights = model.output_embeddings
         logits = hidden.to(weights.dtype) @ weights.T  # (B, t, V)
@@ -127,8 +137,8 @@ def validation_values(
     sums: of `validation_sums`, over all tokens. Raises InputError if the loss
     is NaN or Inf.
     """
+    check_finite(sums, f"the validation loss after step {step}", step, run)
     loss, accuracy = (sums / tokens).tolist()
-    check_finite(math.isfinite(loss), f"the validation loss after step {step}", step, run)
     values = {"loss": loss, "tokens": tokens}
     columns = [f"val loss {loss:.4f}", f"perplexity {perplexity(loss):.3f}"]
     if isinstance(windows, RecallWindows):
@@ -141,26 +151,10 @@ def check_parameters(model: GPT, step: int, run: Run) -> None:
     """Raise InputError if a parameter after `step` steps is NaN or Inf."""
     if not torch.nn.utils.get_total_norm(model.parameters(), math.inf).isfinite():
         for name, values in model.named_parameters():
-            check_finite(bool(values.isfinite().all()), f"{name} after step {step}", step, run)
+            check_finite(values, f"{name} after step {step}", step, run)
 
 
-def check_finite(is_finite: bool, what: str, step: int, run: Run) -> None:
-    """Raise InputError if `what`, of the weights of a step, is NaN or Inf."""
-    if not is_finite:
+def check_finite(values: Tensor, what: str, step: int, run: Run) -> None:
+    """Raise InputError if values, of the weights of a step, are NaN or Inf."""
+    if not values.isfinite().all():
         raise InputError(f"{what} is NaN or Inf; {run.describe_last_good(step)}")
-
-
-def step_columns(values: dict, steps_left: int) -> list[str]:
-    """Return a console line's columns; values: of `StepMetrics.summarize`."""
-    minutes, seconds = divmod(round(steps_left * values["ms"] / 1000), 60)
-    return [
-        f"loss {values['loss']:.4f}",
-        f"lr {values['lr']:.2e}",
-        f"norm {values['grad_norm']:.2f}",
-        f"{values['ms']:.0f} ms",
-        f"data {values['data_ms']:.0f} ms",
-        f"{values['tokens_per_second']:,.0f} tokens/s",
-        *([f"MFU {values['mfu']:.1%}"] if "mfu" in values else []),
-        f"{values['memory'] / 1e9:.1f} GB",
-        f"left {minutes // 60}:{minutes % 60:02}:{seconds:02}",
-    ]

@@ -1,8 +1,7 @@
 """Optimizers by name, shared by training and the benchmarks.
 
-`--optimizer NAME` takes a function that is registered here:
+`--optimizer NAME` takes a function of OPTIMIZERS, as
 
-    @register("sgd")
     def sgd(model, lr, betas, weight_decay):
         decaying, others = model.parameter_groups(weight_decay)  # matrices; the rest
         decaying["lr"] = lr / 3
@@ -13,26 +12,11 @@ bit-exact if all that changes is in the optimizer's `state`, in float32: PyTorch
 loads a state in the dtype of its parameter.
 """
 
-from collections.abc import Callable
-
 import torch
 
 from errors import InputError
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {}
 
-
-def register(name: str) -> Callable:
-    """Return a decorator that adds an optimizer under this name."""
-
-    def add(function):
-        OPTIMIZERS[name] = function
-        return function
-
-    return add
-
-
-@register("adamw")
 def adamw(model, lr: float, betas: tuple[float, float], weight_decay: float):
     """Return a fused AdamW that decays matrices and embeddings only."""
     groups = model.parameter_groups(weight_decay)
@@ -57,7 +41,6 @@ class MuonAndAdamW(torch.optim.Optimizer):
             optimizer.step()
 
 
-@register("muon")
 def muon(model, lr: float, betas: tuple[float, float], weight_decay: float):
     """Return Muon for the matrices of a GPT's blocks, AdamW for all else.
 
@@ -70,6 +53,9 @@ def muon(model, lr: float, betas: tuple[float, float], weight_decay: float):
         group["params"] = [x for x in group["params"] if x not in matrices]
     blocks = {"params": [*matrices], "weight_decay": weight_decay}
     return MuonAndAdamW(blocks, groups, lr, betas)
+
+
+OPTIMIZERS = {"adamw": adamw, "muon": muon}
 
 
 def make_optimizer(
@@ -93,8 +79,8 @@ def restore_optimizer(
     own = [{**group} for group in optimizer.param_groups]
     try:
         optimizer.load_state_dict(checkpoint["optimizer"])
-        if isinstance(optimizer, torch.optim.AdamW):
-            for parameter, state in optimizer.state.items():
+        for parameter, state in optimizer.state.items():
+            if isinstance(optimizer, torch.optim.AdamW):
                 shapes = [state[name].shape for name in ("step", "exp_avg", "exp_avg_sq")]
                 if shapes != [(), parameter.shape, parameter.shape]:
                     raise ValueError("its moments have other shapes")

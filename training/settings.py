@@ -1,7 +1,7 @@
 """Settings of train_gpt.py: defaults, what --init_from provides, checks.
 
 values |= inherit(values, given)    # what --init_from provides
-problems = check(config)            # one line per problem
+config = Config(**values)           # raises InputError
 """
 
 import dataclasses
@@ -99,7 +99,7 @@ class Config:
     """factor of the logits q k^T; null: 1 / sqrt(head dimension)"""
     attention: attention_path.Name = "auto"
     """attention path (attention.py); auto: the fastest one, which is checked first on a GPU"""
-    skip_tolerance: float = SKIP_TOLERANCE
+    skip_tolerance: float = cli.limited(SKIP_TOLERANCE, 0, BELOW_1)
     """--attention triton: largest fraction of a query's weight in skipped far keys; 0: skip none"""
     # optimization
     objective: Literal["clm", "mlm", "recall"] = "clm"
@@ -150,8 +150,6 @@ class Config:
     """number of newest checkpoints to keep"""
     logger: Literal["none", "wandb", "tensorboard"] = "none"
     """also log to Weights & Biases or TensorBoard"""
-    wandb_project: str | None = None
-    """project of Weights & Biases; WANDB_MODE=offline keeps its log in out_dir"""
     # hardware
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
@@ -165,7 +163,26 @@ class Config:
     """bitwise reproducible on a GPU, at some loss of speed; CPUs always are"""
 
     def __post_init__(self):
-        problems = check(self)
+        """Record in `plugin` which plugins define the encoding; raise InputError."""
+        problems = []
+        if self.steps == 0 and not self.init_from:
+            problems.append("steps is 0: it must be at least 1")
+        if self.override and not self.resume:
+            problems.append("--override is for --resume: pass both, or remove it")
+        for name in sorted(self.overridden - MAY_BE_OVERRIDDEN - MAY_CHANGE_ON_RESUME):
+            known = ",".join(sorted(MAY_BE_OVERRIDDEN))
+            problems.append(f"--override {name} cannot change in a run: use some of {known}")
+        if self.min_lr > self.lr:
+            problems.append(f"min_lr {self.min_lr:g} is above lr {self.lr:g}: use a lower --min_lr")
+        if self.optimizer not in OPTIMIZERS:
+            known = " ".join(OPTIMIZERS)
+            problems.append(f"unknown optimizer '{self.optimizer}': use one of {known}")
+        if self.sample_every and not self.causal:
+            problems.append("sample_every is for decoders: remove it, or use --objective clm")
+        try:
+            self.plugin = plugins.recorded(self.gpt_config(vocab_size=64).encodings)
+        except InputError as error:
+            problems += error.problems
         if problems:
             raise InputError(*problems)
 
@@ -235,13 +252,6 @@ def make_windows(config, shards: Shards) -> Windows:
     return Windows(shards, config.block_size)
 
 
-def open_data(config) -> tuple[Windows, Windows]:
-    """Return the windows of the training and the validation data."""
-    train = Shards(config.data, "train", config.verify_data)
-    val = Shards(config.data, "val", config.verify_data)
-    return make_windows(config, train), make_windows(config, val)
-
-
 def recorded(config) -> dict:
     """Return the settings in a run's config.yaml and checkpoints."""
     values = dataclasses.asdict(config)
@@ -275,34 +285,6 @@ def check_memory(config: GPTConfig, device: torch.device) -> None:
             f"{weights:,} weights with {config.pe} need {needed / 1e9:,.0f} GB, but this machine "
             f"has {memory / 1e9:,.0f} GB of memory: use smaller settings"
         )
-
-
-def check(config) -> list[str]:
-    """Return one line for each problem of a `Config`.
-
-    Records in `config.plugin` which plugins define its encoding.
-    """
-    problems = []
-    if config.steps == 0 and not config.init_from:
-        problems.append("steps is 0: it must be at least 1")
-    if config.override and not config.resume:
-        problems.append("--override is for --resume: pass both, or remove it")
-    for name in sorted(config.overridden - MAY_BE_OVERRIDDEN - MAY_CHANGE_ON_RESUME):
-        known = ",".join(sorted(MAY_BE_OVERRIDDEN))
-        problems.append(f"--override {name} cannot change in a run: use some of {known}")
-    if config.min_lr > config.lr:
-        problems.append(f"min_lr {config.min_lr:g} is above lr {config.lr:g}: use a lower --min_lr")
-    if config.optimizer not in OPTIMIZERS:
-        known = " ".join(OPTIMIZERS)
-        problems.append(f"unknown optimizer '{config.optimizer}': use one of {known}")
-    if config.sample_every and not config.causal:
-        problems.append("sample_every is for decoders: remove it, or use --objective clm")
-    try:
-        encodings = config.gpt_config(vocab_size=64).encodings
-        config.plugin = plugins.recorded(encodings)
-    except InputError as error:
-        problems += error.problems
-    return problems
 
 
 def describe_encodings() -> str:

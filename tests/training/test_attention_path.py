@@ -132,13 +132,6 @@ def test_correct_path_passes(path, monkeypatch):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("path", ["sdpa/cudnn", "sdpa/efficient", "flex"])
-def test_paths_of_gpus_are_refused_on_cpus(path, data_dir, tmp_path, refused):
-    flags = [*TINY, "--data", data_dir, "--out_dir", tmp_path / "run", "--attention", path]
-    (line,) = refused(train_gpt.main, *flags)
-    assert line == f"error: attention {path} needs a GPU: use auto, sdpa or dense"
-
-
 def test_one_rank_with_a_wrong_path_ends_all_ranks(data_dir, tmp_path):
     flags = [*TINY, "--data", data_dir, "--out_dir", tmp_path / "run", "--pe", "cable"]
     results = ranks(2, *flags, code=WRONG_ON_RANK_1)

@@ -1,6 +1,5 @@
 """Tests of optimizers and of their step: defaults, clipping, float16, one that is registered."""
 
-import inspect
 import shutil
 
 from runtime import checkpoints
@@ -43,16 +42,9 @@ def step(loss_factor, dtype=torch.float32, **options):
 
 
 def test_defaults_equal_training():
-    config = train_gpt.Config()
-    defaults = {
-        name: parameter.default
-        for function in (make_optimizer, optimizer_step)
-        for name, parameter in inspect.signature(function).parameters.items()
-    }
-    assert defaults["lr"] == config.lr
-    assert defaults["betas"] == (config.beta1, config.beta2)
-    assert defaults["weight_decay"] == config.weight_decay
-    assert defaults["grad_clip"] == config.grad_clip
+    c = train_gpt.Config()
+    assert make_optimizer.__defaults__ == (c.lr, (c.beta1, c.beta2), c.weight_decay, c.optimizer)
+    assert optimizer_step.__defaults__ == (c.grad_clip,)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -74,11 +66,8 @@ def test_registered_optimizer_trains_and_resumes_bit_by_bit(
     data_dir, tmp_path, refused, monkeypatch
 ):
     """The schedule multiplies the rates of its groups; another optimizer is refused."""
-    monkeypatch.setattr(optimizers, "OPTIMIZERS", dict(optimizers.OPTIMIZERS))
-    monkeypatch.setattr("training.settings.OPTIMIZERS", optimizers.OPTIMIZERS)
     rates = []
 
-    @optimizers.register("test-momentum")
     def momentum(model, lr, betas, weight_decay):
         groups = model.parameter_groups(weight_decay)
         groups[1]["lr"] = 3 * lr
@@ -88,6 +77,7 @@ def test_registered_optimizer_trains_and_resumes_bit_by_bit(
         )
         return optimizer
 
+    monkeypatch.setitem(optimizers.OPTIMIZERS, "test-momentum", momentum)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     flags = [*TINY, "--data", str(data_dir), "--keep_checkpoints", "3", "--out_dir"]
     name = ["--optimizer", "test-momentum"]

@@ -28,10 +28,8 @@ from runtime.run_folder import read_log
 import torch
 import yaml
 
-from training.cost import describe_seconds
-
 # Programs that are done if their output exists.
-ONCE = ("export_hf.py", "import_pretrained.py", "retrieval.prepare")
+ONCE = {"export_hf.py", "import_pretrained.py", "retrieval.prepare"}
 # Has the command of a bench.py that has ended: its output is written earlier.
 FINISHED = ".finished"
 DEVICES = "EXPERIMENT_DEVICES"  # number of devices to believe in, for tests
@@ -49,26 +47,15 @@ class Job:
     name: str
     words: list[str]
     needs: list["Job"] = field(default_factory=list)
-    run: Path | None = None
-    """run folder that it trains"""
-    reports: list["Job"] = field(default_factory=list)
-    """that its records belong to"""
-    is_last: bool = False
-    """whether it runs after the others whether they failed or not"""
-    weight: float = 1.0
-    """expected time, in any unit"""
-    records: list[str] = field(default_factory=list)
-    """of a report"""
-    reported: int = 0
-    """number of records in the latest report"""
-    state: str = "waiting"
-    """waiting, running, done, failed, skipped or interrupted"""
+    run: Path | None = None  # run folder that it trains
+    reports: list["Job"] = field(default_factory=list)  # that its records belong to
+    is_last: bool = False  # whether it runs after the others, also after failed ones
+    records: list[str] = field(default_factory=list)  # of a report
+    reported: int = 0  # number of records in the latest report
+    state: str = "waiting"  # running, done, failed, skipped or interrupted
     slot: int | None = None
     started: float = 0.0
-    finished_before: float = 0.0
-    """fraction that was finished when it started"""
-    steps: int | None = None
-    """of a training, once its config is written"""
+    finished_before: float = 0.0  # fraction that was finished when it started
 
     def command(self, ranks: int = 1) -> list[str]:
         """Return the command: on all ranks if the program can use them."""
@@ -84,13 +71,16 @@ class Job:
         """Return the finished fraction, and the last step of a training."""
         if self.state == "running" and self.run:
             with contextlib.suppress(OSError, IndexError, KeyError, ValueError):
-                if self.steps is None:
-                    self.steps = yaml.safe_load((self.run / "config.yaml").read_text())["steps"]
                 last = [x for x in read_log(self.run) if x["kind"] == "train"][-1]
+                steps = yaml.safe_load((self.run / "config.yaml").read_text())["steps"]
                 step, speed = last["step"], last["tokens_per_second"]
-                details = f", step {step:,} of {self.steps:,}, {speed:,.0f} tokens/s"
-                return step / self.steps, details
+                return step / steps, f", step {step:,} of {steps:,}, {speed:,.0f} tokens/s"
         return float(self.state == "done"), ""
+
+    @property
+    def record_file(self) -> Path:
+        """The file with the records of a report."""
+        return Path(self.words[2]) / "records.json"
 
 
 class Scheduler:
@@ -121,10 +111,6 @@ class Scheduler:
         """Return the command of a job, to copy."""
         return shlex.join(job.command(len(self.groups[0])))
 
-    def records_of(self, report: Job) -> Path:
-        """Return the file with the records of a report."""
-        return Path(report.words[2]) / "records.json"
-
     def log_of(self, job: Job) -> Path:
         name = re.sub("[^a-zA-Z0-9=.]+", "_", job.name)
         return self.logs / f"{self.jobs.index(job) + 1:03d}_{name}.txt"
@@ -135,13 +121,12 @@ class Scheduler:
             signal.signal(number, self.interrupt)
         self.logs.mkdir(parents=True, exist_ok=True)
         for job in self.jobs:  # a report keeps what an interrupted or smaller call added
-            if job.words[0] == "report.py" and self.records_of(job).exists():
-                known = json.loads(self.records_of(job).read_text())
-                job.records = [path for path in known if Path(path).exists()]
+            if job.words[0] == "report.py" and job.record_file.exists():
+                job.records = [*filter(os.path.exists, json.loads(job.record_file.read_text()))]
         while True:
             self.collect()
             if not (self.signal or all(map(os.path.exists, self.scripts))):
-                self.interrupt(signal.SIGTERM, None)
+                self.interrupt(signal.SIGTERM)
             if not self.signal:
                 self.start_ready()
             if not self.running:
@@ -157,7 +142,7 @@ class Scheduler:
             return 128 + self.signal
         return int(bool(failed))
 
-    def interrupt(self, number: int, frame) -> None:
+    def interrupt(self, number: int, frame=None) -> None:
         """Send SIGTERM to all jobs: trainings save a checkpoint and end."""
         self.signal = number
         for process in self.running.values():
@@ -203,22 +188,21 @@ class Scheduler:
             if self.signal:  # a training ends without an error, but before its last step
                 job.state = "interrupted"
             output = self.log_of(job).read_text(errors="replace")
-            seconds = time.time() - job.started
-            self.print(f"{job.state}: {job.name}, {describe_seconds(seconds)}")
+            self.print(f"{job.state}: {job.name}, {describe_seconds(time.time() - job.started)}")
             program, last_word = job.words[0], Path(job.words[-1])
             if program in ("report.py", "sample.py"):
                 self.print(output)
             if has_failed or program == "report.py":
                 continue
-            # A benchmark names its record at the end of its command.
-            records = re.findall("^record: (.+)", output, re.MULTILINE)
             if program == "bench.py":
                 last_word.with_suffix(FINISHED).write_text(shlex.join(job.words))
+            # A benchmark names its record at the end of its command.
+            found = re.findall("^record: (.+)", output, re.MULTILINE)
+            found = found or [str(last_word.with_suffix(".json"))]
             for report in job.reports:
-                found = records or [str(last_word.with_suffix(".json"))]
                 report.records = [*dict.fromkeys([*report.records, *found])]
-                self.records_of(report).parent.mkdir(parents=True, exist_ok=True)
-                self.records_of(report).write_text(json.dumps(report.records))
+                report.record_file.parent.mkdir(parents=True, exist_ok=True)
+                report.record_file.write_text(json.dumps(report.records))
         for job in self.jobs:
             failed = any(needed.state in ("failed", "skipped") for needed in job.needs)
             if failed and job.state == "waiting" and not job.is_last:
@@ -242,8 +226,9 @@ class Scheduler:
                 continue
             fraction, details = job.progress()
             done, left = max(0.0, fraction - job.finished_before), 1 - fraction
-            done_by_all += job.weight * done
-            left_of_all += job.weight * left
+            weight = 3 if job.run else 1  # trainings take longer
+            done_by_all += weight * done
+            left_of_all += weight * left
             if job in self.running:
                 if done > 0:
                     details += f", {describe_seconds((now - job.started) * left / done)} left"
@@ -259,13 +244,22 @@ class Scheduler:
         self.print("\n".join(lines), end=end)
 
 
+def describe_seconds(seconds: float) -> str:
+    """Return a duration in hours, minutes or seconds."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= size:
+            amount = seconds / size
+            return f"{amount:,.0f} {unit}" if amount >= 100 else f"{amount:.1f} {unit}"
+    return f"{seconds:.1f} s" if seconds >= 0.1 else "<0.1 s"
+
+
 def is_finished(words: list[str]) -> bool:
     """Return whether a command that does not resume has ended before."""
     output = Path(words[-1])
     if words[0] == "bench.py":
         marker = output.with_suffix(FINISHED)
         return output.exists() and marker.exists() and marker.read_text() == shlex.join(words)
-    return bool({*ONCE} & {*words}) and output.exists()
+    return bool(ONCE & {*words}) and output.exists()
 
 
 def _end_with_parent() -> None:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime import cli, devices
+from runtime.scheduler import describe_seconds
 
 import torch
 
 from attention import resolve_paths
-from model import GPT, GPTConfig, optimizer_step
+from benchmarking.cases import train_step
+from model import GPT, GPTConfig
 from text_data import recall_task
 from text_data.data_loader import masked_count
 from text_data.shards import Shards
@@ -33,14 +35,11 @@ MEASURED_STEPS, STEP_FLOPS, MEASURED_TOKENS, MEASURED_SECONDS = 5, 1e10, 256, 10
 class Cost:
     """Cost of one training or evaluation."""
 
-    model: GPT
-    """without memory"""
-    data: list[str]
-    """lines on the data"""
+    model: GPT  # without memory
     tokens: int
     flops_per_token: float
-    disk: float
-    """of checkpoints, in bytes"""
+    data: list[str]  # lines on the data
+    disk: float = 0  # of checkpoints, in bytes
 
     @property
     def flops(self) -> float:
@@ -73,7 +72,7 @@ def estimate_cost(config, vocab_size: int | None = None) -> Cost:
     # Weights and two moments; one more checkpoint while it is written.
     disk = 12 * model.parameter_count() * (1 + config.keep_checkpoints)
     flops_per_token = model.flops_per_token(config.block_size, targets)
-    return Cost(model, data, config.steps * config.tokens_per_step, flops_per_token, disk)
+    return Cost(model, config.steps * config.tokens_per_step, flops_per_token, data, disk)
 
 
 def describe_cost(config) -> str:
@@ -86,8 +85,7 @@ def describe_cost(config) -> str:
         f"{cost.flops_per_token:.3g} FLOPs a token = 6 N + 12 L C T, "
         f"N = {cost.model.parameter_count():,}",
     ]
-    cpu_speed = measure_cpu(config, cost.model.config.vocab_size)
-    return "\n".join([*lines, *describe_total([cost], cpu_speed)])
+    return "\n".join([*lines, *describe_total([cost], [(config, cost)])])
 
 
 def describe_costs(
@@ -99,15 +97,12 @@ def describe_costs(
     context lengths, tokens at each); vocab_size: as in `estimate_cost`.
     """
     costs = {name: estimate_cost(config, vocab_size) for name, config in trainings.items()}
-    cpu_speed = None
-    if costs:
-        smallest = min(costs, key=lambda name: costs[name].flops_per_token)
-        cpu_speed = measure_cpu(trainings[smallest], costs[smallest].model.config.vocab_size)
+    measured = [(config, costs[name]) for name, config in trainings.items()]
     for name, trained, text, tokens in evaluations:
         model = costs[trained].model
         lengths = cli.parse_lengths(text, trainings[trained].block_size)
         forward = sum(model.flops_per_token(length) / 3 for length in lengths) / len(lengths)
-        costs[name] = Cost(model, [], tokens * len(lengths), forward, 0)
+        costs[name] = Cost(model, tokens * len(lengths), forward, [])
     machine, speed = machines()[0]
     width = max(10, len(machine))
     lines = [f"{'parameters':>13} {'tokens':>15} {'FLOPs':>8} {machine:>{width}}  job"]
@@ -116,17 +111,23 @@ def describe_costs(
         numbers = f"{cost.model.parameter_count():>13,} {cost.tokens:>15,} {cost.flops:>8.2g}"
         lines.append(f"{numbers} {time:>{width}}  {name}")
     lines.append(f"total of {len(trainings)} trainings:")
-    return "\n".join([*lines, *describe_total([*costs.values()], cpu_speed)])
+    return "\n".join([*lines, *describe_total([*costs.values()], measured)])
 
 
-def describe_total(costs: list[Cost], cpu_speed: float | None) -> list[str]:
-    """Return lines with FLOPs, time and disk; cpu_speed: in FLOP/s."""
+def describe_total(costs: list[Cost], trainings: list[tuple]) -> list[str]:
+    """Return lines with FLOPs, time and disk.
+
+    trainings: configs and costs, of which the smallest is measured on a CPU.
+    """
     flops = sum(cost.flops for cost in costs)
-    times = [f"{describe_seconds(flops / speed)} on {name}" for name, speed in machines()]
-    on_cpu = f"; this CPU: about {describe_seconds(flops / cpu_speed)}" if cpu_speed else ""
+    times = ", ".join(f"{describe_seconds(flops / speed)} on {name}" for name, speed in machines())
+    if trainings and not torch.cuda.is_available():
+        config, cost = min(trainings, key=lambda pair: pair[1].flops_per_token)
+        if speed := measure_cpu(config, cost.model.config.vocab_size):
+            times += f"; this CPU: about {describe_seconds(flops / speed)}"
     return [
         f"{flops:.3g} FLOPs",
-        f"time at {MFU:.0%} MFU: {', '.join(times)}{on_cpu}",
+        f"time at {MFU:.0%} MFU: {times}",
         f"disk: {sum(cost.disk for cost in costs) / 1e9:,.2f} GB of checkpoints",
     ]
 
@@ -140,22 +141,11 @@ def machines() -> list[tuple[str, float]]:
     return [(f"{n} H100", n * 1e12 * devices.PEAK_TFLOPS["H100"] * MFU) for n in (1, 8)]
 
 
-def describe_seconds(seconds: float) -> str:
-    """Return a duration in hours, minutes or seconds."""
-    for size, unit in ((3600, "h"), (60, "min")):
-        if seconds >= size:
-            amount = seconds / size
-            return f"{amount:,.0f} {unit}" if amount >= 100 else f"{amount:.1f} {unit}"
-    return f"{seconds:.1f} s" if seconds >= 0.1 else "<0.1 s"
-
-
-def measure_cpu(config, vocab_size: int) -> float | None:
-    """Return the FLOP/s of the fastest of five steps; None if there is a GPU.
+def measure_cpu(config, vocab_size: int) -> float:
+    """Return the FLOP/s of the fastest of five training steps.
 
     A step has each kind of layer once, and short sequences.
     """
-    if torch.cuda.is_available():
-        return None
     device, dtype = devices.select_device("cpu", config.dtype)
     shape = config.gpt_config(vocab_size)
     layers = min(shape.n_layer, len(shape.encodings.layers))
@@ -171,10 +161,7 @@ def measure_cpu(config, vocab_size: int) -> float | None:
     seconds: list[float] = []
 
     def step():
-        with devices.autocast(device, dtype):
-            loss = model(tokens, tokens)
-        scaler.scale(loss).backward()
-        optimizer_step(model, optimizer, scaler)
+        train_step(model, optimizer, scaler, (tokens, tokens), dtype)
 
     while len(seconds) < MEASURED_STEPS and sum(seconds) < MEASURED_SECONDS:
         seconds.append(devices.measure_seconds(step, device))
