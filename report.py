@@ -7,7 +7,7 @@
 
 A file has one record or, with the suffix .jsonl, one in each line;
 FILE.jsonl:RUN: those of a run. Each table is written as Markdown (.md, with a
-caption), CSV and LaTeX (.tex):
+caption) and CSV:
 
 perplexity       records of eval_extrapolation.py; also perplexity.png. With
                  --within_documents also context_gain, what long context saves
@@ -267,11 +267,8 @@ def report_lengths(
             verdicts = metric.judge(trained, printed=matching, perplexities=others)
             parts.append(out.add_verdicts(stem, group, verdicts))
         out.add_table(stem, metric.table(columns, marks=marks), *parts, warning=warning)
-        entries = metrics.entries_of(group)
-        for name, draw in metric.plots.items() if entries else ():
-            # Records may lack the field that this plot shows.
-            if name != "by_position" or all(name in entry for entry in entries):
-                out.add_plot(f"{name}{suffix}", partial(draw, columns))
+        for name, draw in metric.plots.items() if metrics.entries_of(group) else ():
+            out.add_plot(f"{name}{suffix}", partial(draw, columns))
         if metric is PERPLEXITY and context_gain.has_gain(columns):
             gain = f"context_gain{suffix}"
             out.add_table(gain, context_gain.table(columns), context_gain.CAPTION)

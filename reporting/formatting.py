@@ -1,4 +1,4 @@
-"""Printed tables in Markdown, LaTeX and CSV, and the folder of a report."""
+"""Printed tables in Markdown and CSV, and the folder of a report."""
 
 import csv
 import io
@@ -18,18 +18,6 @@ LOCKED = "verdicts.csv"  # the lock of a folder is next to this file
 # Characters with a meaning in Markdown: code, emphasis, links, the start of a
 # tag or of an entity.
 MARKDOWN = re.compile(r"[\\`*\[\]]|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
-LATEX = str.maketrans(
-    {
-        **{character: f"\\{character}" for character in "{}$&#%_"},
-        "\\": "\\textbackslash{}",
-        "^": "\\textasciicircum{}",
-        "~": "\\textasciitilde{}",
-        "—": "---",
-        "†": "$^\\dagger$",
-        "∗": "$^*$",
-        "±": "$\\pm$",
-    }
-)
 
 
 def format_number(value: float | None, digits: int = 2) -> str:
@@ -103,13 +91,6 @@ class Table:
         lines.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
         return "\n".join(lines)
 
-    def latex(self) -> str:
-        """Return a LaTeX tabular with booktabs rules."""
-        header, *rows = [" & ".join(map(_latex_cell, row)) + " \\\\" for row in self.cells]
-        start = f"\\begin{{tabular}}{{l{'r' * (len(self.cells[0]) - 1)}}}"
-        rules = ["\\toprule", header, "\\midrule", *rows, "\\bottomrule"]
-        return "\n".join([start, *rules, "\\end{tabular}"])
-
     def csv(self) -> str:
         """Return the plain numbers as CSV with six significant digits."""
         out = io.StringIO()
@@ -125,22 +106,10 @@ def _print(value: str | float | Interval | None, number_format: str) -> str:
     return value if isinstance(value, str) else number_format.format(value)
 
 
-def _escaped(cell: str, escape: Callable[[str], str], bold: str) -> str:
-    """Return a cell with its text escaped; bold: format of a bold text."""
-    is_bold = len(cell) > 4 and cell.startswith("**") and cell.endswith("**")
-    return bold.format(escape(cell[2:-2])) if is_bold else escape(cell)
-
-
 def _markdown_cell(cell: str) -> str:
-    return _escaped(cell, escape_markdown, "**{}**").replace("|", "\\|")
-
-
-def _escape_latex(text: str) -> str:
-    return text.translate(LATEX)
-
-
-def _latex_cell(cell: str) -> str:
-    return _escaped(cell, _escape_latex, "\\textbf{{{}}}")
+    is_bold = len(cell) > 4 and cell.startswith("**") and cell.endswith("**")
+    text = f"**{escape_markdown(cell[2:-2])}**" if is_bold else escape_markdown(cell)
+    return text.replace("|", "\\|")
 
 
 def _csv_field(value: str | float | None) -> str:
@@ -167,14 +136,13 @@ class Folder:
         return text
 
     def add_table(self, stem: str, table: Table, *parts: str, warning: str = "") -> None:
-        """Print and add a table with paragraphs as Markdown; add CSV and LaTeX.
+        """Print and add a table with paragraphs as Markdown; add it as CSV.
 
         warning: a paragraph above the table.
         """
         text = self.add_text(f"{stem}.md", warning, table.markdown(), *parts)
         print(f"{text}\n")
         self.add(f"{stem}.csv", table.csv())
-        self.add(f"{stem}.tex", f"{table.latex()}\n")
 
     def add_plot(self, stem: str, draw: Callable) -> None:
         """Add a PNG file; draw: writes it to a binary file."""

@@ -292,7 +292,6 @@ PERPLEXITY = Metric(
     judge=claims.judge_perplexity,
     plots={
         "perplexity": partial(by_length, y_label="perplexity", close_up=True),
-        "by_position": figures.by_position,
     },
 )
 RECEPTIVE_FIELD = Metric(

@@ -5,7 +5,6 @@ at the right, connected with their lines.
 """
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 from errors import InputError
@@ -32,7 +31,6 @@ FRACTIONS = {"25": "¼", "50": "½", "75": "¾"}  # of heads, by percent
 WIDTH = 8  # inches
 DPI = 150
 LABEL_HEIGHT = 0.17  # inches between two labels
-MAX_TICKS = 9
 
 
 def color_of(pe: str) -> str:
@@ -56,84 +54,51 @@ def _fraction(percent: str) -> str:
     return FRACTIONS.get(percent, f"{percent}%")
 
 
-def new_figure(height: float):
-    """Return an empty figure that needs no display; height: inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+def new_figure(height: float, title: str):
+    """Return an empty figure with a title at the left; height: inches."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", parse_math=False, wrap=True, fontsize=10)
     return figure
 
 
-def set_title(figure, title: str) -> None:
-    """Set the title, at the left."""
-    figure.suptitle(title, x=0.01, ha="left", parse_math=False, wrap=True, fontsize=10)
+def finish(axes, x_label: str, y_label: str, ends, x_base: int = 10) -> None:
+    """Set labels, ticks and grid of a plot whose limits are final.
 
-
-def save(figure, file) -> None:
-    """Write a figure to a binary file as PNG."""
-    figure.savefig(file, format="png", dpi=DPI)
-
-
-def set_ticks(axis, base: int = 10, values: Iterable[float] | None = None) -> None:
-    """Set ticks at round numbers, or at those of the values that have room.
-
-    base: of the logarithm; ticks are its powers, on short axes also numbers
-    between.
+    Names of axes mention logarithmic scales; x_base: of that of x. ends: (label,
+    color, (x, y)) of lines, which are labeled at the right without overlaps.
     """
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
+    for axis, label, base in ((axes.xaxis, x_label, x_base), (axes.yaxis, y_label, 10)):
+        is_log = axis.get_scale() == "log"
+        axis.set_label_text(f"{label}, log scale" if is_log else label)
+        if is_log:
+            _set_ticks(axis, base)
+        axis.set_major_formatter("{x:,.10g}")
+    axes.grid(axis="y", color="0.92")
+    axes.spines[["top", "right"]].set_visible(False)
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ordered = sorted(ends, key=lambda end: end[2][1])
+    gap = LABEL_HEIGHT * DPI / axes.bbox.height
+    heights = spread([to_axes.transform(point)[1] for _, _, point in ordered], gap)
+    for (label, color, point), height in zip(ordered, heights, strict=True):
+        arrow = {"arrowstyle": "-", "color": color, "linewidth": 0.5, "relpos": (0, 0.5)}
+        font = {"color": color, "fontsize": 9, "parse_math": False, "va": "center"}
+        at = {"xytext": (1.05, height), "textcoords": "axes fraction"}
+        axes.annotate(label, point, **at, **font, arrowprops=arrow)
+
+
+def _set_ticks(axis, base: int) -> None:
+    """Set ticks of a logarithmic axis; on short axes also between powers."""
     from matplotlib import ticker
 
     low, high = axis.get_view_interval()
-    if axis.get_scale() == "log":
-        is_short = high < 20 * low and base == 10
-        subs = (1, 2, 5) if base == 10 and high < 1000 * low else (1,)
-        wide = ticker.LogLocator(base, subs=subs, numticks=10)
-        axis.set_major_locator(ticker.MaxNLocator(8) if is_short else wide)
-        axis.set_minor_locator(ticker.NullLocator())
-    if values:
-        axis.set_major_locator(ticker.FixedLocator(_with_room(values, high / low)))
-    is_large = base == 10 and high >= 1e5
-    plain = ticker.StrMethodFormatter("{x:,.10g}")
-    axis.set_major_formatter(ticker.EngFormatter(sep="") if is_large else plain)
-
-
-def _with_room(values: Iterable[float], ratio: float) -> list[float]:
-    """Return values spaced on a logarithmic axis; ratio: of the axis' ends."""
-    shown = []
-    for value in sorted(values, reverse=True):
-        if not shown or shown[-1] / value > ratio ** (1 / MAX_TICKS):
-            shown.append(value)
-    return shown
-
-
-def fix_limits(axes) -> None:
-    """Scale the axes to what is drawn, once."""
-    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
-
-
-def label_ends(axes, ends: list[tuple[str, str, tuple[float, float]]]) -> None:
-    """Write labels at the right, connected with points, without overlaps.
-
-    ends: (label, color, (x, y)).
-    """
-    fix_limits(axes)
-    to_axes = axes.transData + axes.transAxes.inverted()
-    ordered = sorted(ends, key=lambda end: end[2][1])
-    gap = LABEL_HEIGHT * axes.figure.dpi / axes.bbox.height
-    heights = spread([to_axes.transform(point)[1] for _, _, point in ordered], gap)
-    for (label, color, point), height in zip(ordered, heights, strict=True):
-        axes.annotate(
-            label,
-            point,
-            (1.05, height),
-            textcoords="axes fraction",
-            va="center",
-            color=color,
-            fontsize=9,
-            parse_math=False,
-            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.5, "relpos": (0, 0.5)},
-        )
+    subs = (1, 2, 5) if base == 10 and high < 1000 * low else (1,)
+    is_short = base == 10 and high < 20 * low
+    locator = ticker.MaxNLocator(8) if is_short else ticker.LogLocator(base, subs, numticks=10)
+    axis.set_major_locator(locator)
+    axis.set_minor_locator(ticker.NullLocator())
 
 
 def spread(heights: list[float], gap: float) -> list[float]:

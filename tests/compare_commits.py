@@ -49,7 +49,6 @@ CHANGES = [
     ("new", "record/*/training_text"),
     ("ignored", "table/clm/perplexity_*.md"),  # long verdicts: perplexity_*.csv, verdicts.csv
     # Wide tables have a row per encoding instead of a column; their .csv is compared.
-    ("ignored", "table/clm/*.tex"),
     ("ignored", "table/clm/re*.md"),
     ("new", "table/*/verdicts.csv/key"),
     ("new", "table/*/verdicts.csv/others"),
@@ -129,7 +128,7 @@ def collect(checkout, work):
         if path.suffix == ".csv":
             rows = list(csv.reader(path.read_text().splitlines()))
             values |= {f"{name}/{header}": cells for header, *cells in zip(*rows, strict=True)}
-        elif path.suffix in (".md", ".tex"):
+        elif path.suffix == ".md":
             values[name] = path.read_text().splitlines()
     Path("values.pickle").write_bytes(pickle.dumps(values))
 

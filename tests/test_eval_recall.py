@@ -256,4 +256,4 @@ def test_records_are_kept_and_become_a_table(run, data_dir, tmp_path, capsys):
     assert "50 passages of toy (val, byte tokens)" in table
     assert "perplexity at" not in table  # claims about perplexity do not apply
     files = {path.name for path in out.iterdir()}
-    assert files == {"recall.md", "recall.csv", "recall.tex", "recall.png"}
+    assert files == {"recall.md", "recall.csv", "recall.png"}

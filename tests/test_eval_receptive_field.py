@@ -134,7 +134,7 @@ def test_command_line_writes_a_record_and_report_reads_it(trained, tmp_path, cap
 
     out = tmp_path / "out"
     report.main([path, "--out_dir", str(out)])
-    tables_ = {f"receptive_field{suffix}" for suffix in (".md", ".csv", ".tex", ".png")}
+    tables_ = {f"receptive_field{suffix}" for suffix in (".md", ".csv", ".png")}
     assert {file.name for file in out.iterdir()} == tables_ | {"cumulative_gradient.png"}
     text = (out / "receptive_field.md").read_text()
     assert "| context | window:w=8 |" in text

@@ -133,7 +133,7 @@ def layer_matrices(model, tokens: Tensor, config: Config) -> tuple:
 
 def plot(matrices, decay, labels: list[str] | None, title: str, file) -> None:
     """Write a PNG; arguments as in `draw`."""
-    style.save(draw(matrices, decay, labels, title), file)
+    draw(matrices, decay, labels, title).savefig(file, format="png")
 
 
 def draw(matrices, decay, labels: list[str] | None, title: str):
@@ -146,8 +146,7 @@ def draw(matrices, decay, labels: list[str] | None, title: str):
     rows = -(-heads // columns)
     parts = [3] if decay is None else [3, 1]
     width = style.WIDTH / max(2, columns)
-    figure = style.new_figure(0.6 + rows * (width if decay is None else 1.4 * width))
-    style.set_title(figure, title)
+    figure = style.new_figure(0.6 + rows * (width if decay is None else 1.4 * width), title)
     figure.supxlabel("key token", fontsize=9)
     figure.supylabel("query token", fontsize=9)
     shape = (rows * len(parts), columns)

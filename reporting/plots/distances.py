@@ -28,7 +28,7 @@ import pe_spec
 import posenc
 from errors import InputError
 from more_encodings.some_heads import unwrap
-from reporting import style
+from reporting import figures, style
 
 HEADS = 12  # of GPT-2 small
 CHANNELS_PER_HEAD = 64
@@ -107,8 +107,7 @@ def plot(rows: dict[str, np.ndarray], fitted: tuple | None, title: str, file) ->
     rows: {encoding: bias (n,)}; fitted: of fit_logarithm, or None.
     """
     heights = (min(3.3, 0.9 + 6 / len(rows)), 3.3)
-    figure = style.new_figure(sum(heights))
-    style.set_title(figure, title)
+    figure = style.new_figure(sum(heights), title)
     upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
     all_axes = upper.subplots(1, len(rows), squeeze=False, sharey=True)[0]
     low, high = min(map(np.min, rows.values())), max(map(np.max, rows.values()))
@@ -122,16 +121,10 @@ def plot(rows: dict[str, np.ndarray], fitted: tuple | None, title: str, file) ->
         axes.set(xticks=(0, n), yticks=(0, n), xlabel="key token")
     all_axes[0].set_ylabel("query token")
     style.add_color_bar(upper, image, all_axes, low, high)
-    lines = [(style.short_label(pe), style.color_of(pe), "-", bias) for pe, bias in rows.items()]
+    lines = [figures.Line(pe, pe, [*enumerate(bias)]) for pe, bias in rows.items()]
     if fitted:
         a, b = fitted
-        label = f"fit: {a:.3f} log(1 + d) {b:+.3f}"
-        lines.append((label, "black", "--", a * np.log1p(np.arange(n)) + b))
-    axes, ends = lower.subplots(), []
-    for label, color, pattern, bias in lines:
-        axes.plot(np.arange(n), bias, pattern, color=color, linewidth=1.2)
-        ends.append((label, color, (n - 1, bias[-1])))
-    axes.set(xlabel="distance (tokens)", ylabel="bias")
-    axes.spines[["top", "right"]].set_visible(False)
-    style.label_ends(axes, ends)
-    style.save(figure, file)
+        fit = a * np.log1p(np.arange(n)) + b
+        lines.append(figures.Line(f"fit: {a:.3f} log(1 + d) {b:+.3f}", "nope", [*enumerate(fit)]))
+    figures.draw_panel(lower.subplots(), lines, "distance (tokens)", "bias")
+    figure.savefig(file, format="png")

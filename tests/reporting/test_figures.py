@@ -38,15 +38,15 @@ def labels_of(panel):
         (4, 24, {"6", "12", "24"}),
         (0.01, 1, {"0.01", "0.05", "1"}),
         (9_990, 12_600, {"10,000", "12,000"}),
-        (1e6, 6e7, {"1M", "5M", "10M"}),
+        (1e6, 6e7, {"1,000,000", "5,000,000"}),
     ],
 )
 def test_ticks_are_round_numbers(low, high, labels):
-    axes = style.new_figure(4).subplots()
+    axes = style.new_figure(4, "title").subplots()
     axes.plot([1, 2], [low, high])
     axes.set_yscale("log")
-    style.set_ticks(axes.yaxis)
-    axes.figure.canvas.draw()
+    style.finish(axes, "x", "y", [])
+    axes.figure.draw_without_rendering()
     assert labels <= {text.get_text() for text in axes.get_yticklabels()}
 
 
@@ -68,7 +68,7 @@ def test_labels_are_short(pe, label):
 def test_a_line_has_the_color_of_its_encoding_in_every_figure(tmp_path, monkeypatch):
     """In the order of the paper or alone, and in a scatter plot; others are gray, with labels."""
     drawn = []
-    monkeypatch.setattr(style, "label_ends", lambda axes, ends: drawn.append(ends))
+    monkeypatch.setattr(style, "finish", lambda *arguments: drawn.append(arguments[3]))
     records = [record(pe, {256: 4.0, 512: 4.0}) for pe in ("cable", "rope", "rope+cable")]
     figures.by_length(columns_of(records), tmp_path / "a.png", "perplexity")
     figures.by_length(columns_of(records[1:]), tmp_path / "a.png", "perplexity")
@@ -139,24 +139,3 @@ def test_error_bars_of_a_scatter_plot_end_at_its_limits(tmp_path):
     points += [("rope", Interval(14.0, 12.0, 16.0), Interval(0.9, 0.1, 1.7))]
     figures.scatter(points, tmp_path / "plot.png", "x", "y", "title", ("cable",))
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_perplexity_by_position(drawn, tmp_path):
-    """A label names a shorter window. A curve may have one position. Encoders read both sides."""
-
-    def with_last_position(pe, lengths):
-        entry = record(pe, dict.fromkeys(lengths, 4.0))
-        for length in lengths:
-            curve = {"first": length - 1, "width": 1, "loss": [1.0]}
-            entry["lengths"][str(length)]["by_position"] = curve
-        return entry
-
-    cable = with_last_position("cable", [256, 511])
-    learnable = with_last_position("learnable", [256])
-    figures.by_position(columns_of([cable, learnable]), tmp_path / "a.png")
-    figures.by_position(columns_of([cable | {"objective": "mlm"}]), tmp_path / "b.png")
-    ((first,), x_label, _), ((second,), other_x_label, _) = drawn
-    assert labels_of(first) == ["cable", "learnable (256)"] and labels_of(second) == ["cable"]
-    assert first[0].points == [(511, pytest.approx(math.e))]
-    assert x_label == "tokens before the prediction"
-    assert other_x_label == "position in the window (tokens)"

@@ -12,7 +12,6 @@ from reporting.columns import (
     record_labels,
     sort_key,
 )
-from reporting.formatting import Table
 from reporting.metrics import PERPLEXITY
 
 
@@ -158,20 +157,6 @@ def test_settings_are_in_the_labels_of_a_sweep():
     assert differing_settings([sweep[0], llama]) == ["block"]
     # Without steps: imported weights, and the same weights under another encoding.
     assert differing_settings([each | {"step": 0} for each in (sweep[0], llama)]) == []
-
-
-def test_latex():
-    cells = [["context", "k_cable", "rope"], ["256", "**4.10 ± 0.14**", "—"]]
-    assert (
-        Table(cells).latex()
-        == """\\begin{tabular}{lrr}
-\\toprule
-context & k\\_cable & rope \\\\
-\\midrule
-256 & \\textbf{4.10 $\\pm$ 0.14} & --- \\\\
-\\bottomrule
-\\end{tabular}"""
-    )
 
 
 PAPER = paper.PaperTable(

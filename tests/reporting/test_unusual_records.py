@@ -76,6 +76,3 @@ def test_texts_are_escaped(tmp_path):
     assert "alibi-shift:shift=-5" in header
     assert r"\<b> tokens" in markdown
     assert not re.search(r"(?<!\\)<[a-z/]|(?<!\\)`", markdown)
-    latex = (tmp_path / "perplexity.tex").read_text()
-    assert r"\textbackslash{}input\{e\}\$\&\#\textasciicircum{}\textasciitilde{}\%\_" in latex
-    assert r"\input" not in latex
