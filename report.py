@@ -37,7 +37,7 @@ are printed, and written to verdicts.csv.
 writes an index page of the papers' claims, claims.md, from all verdicts.csv in
 a folder, with links to the tables.
 
-    python report.py --trend results/reproduction results/ladder \\
+    python report.py --trend results/reproduction results/ladder/*/ \\
         --out_dir results/ladder
 
 writes trend.md and trend.png: the size of the claims' effects by number of
@@ -216,8 +216,8 @@ def report_trend(paths: list[str], out: Report) -> None:
     rungs = trend.make_rungs(trend.read_records(paths))
     trends = trend.measure(rungs)
     out.add_table("trend", trend.table(trends, rungs), escape_markdown(trend.caption(rungs)))
-    if any(ratio for _, points in trends for _, ratio in points):
-        out.add_plot("trend", partial(trend.plot, trends))
+    if any(any(ratios) for _, ratios in trends):
+        out.add_plot("trend", partial(trend.plot, trends, rungs))
 
 
 def report_generalization(records: list[dict], out: Report) -> None:

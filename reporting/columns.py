@@ -1,8 +1,8 @@
 """Columns of result tables: records grouped by encoding, merged over seeds.
 
-A record of eval_*.py or retrieval.evaluate is one checkpoint's result on one
-data set: record["lengths"] maps context lengths (distances, for recall) to
-entries, or to None where the encoding does not support the length.
+A record is one checkpoint's result on one data set: record["lengths"] maps
+context lengths (distances, for recall) to entries, or to None where the
+encoding does not support the length.
 """
 
 import json
@@ -16,14 +16,14 @@ from runtime import cli
 from runtime.schema import MAY_CHANGE_ON_RESUME, RECORD_DEFAULTS
 
 from errors import InputError
-from reporting.formatting import escape_markdown, standard_deviation
+from reporting.formatting import escape_markdown, join_numbers, number_range, standard_deviation
 
 # Order of columns in the CABLE paper. Other encodings follow by name.
 PAPER_ORDER = (
     *("cable", "cable-nw", "alibi", "fire", "t5", "t5-clip", "kerple"),
     *("rope", "learnable", "sinusoidal"),
 )
-# What a label shows, and what else must agree between the seeds of one column.
+# What a label shows, and what else the seeds of one column share.
 LABEL_KEYS = ("pe", "size", "block_size", "cache_window")
 RECIPE_KEYS = ("parameters", "step", "objective", "settings", "training_text")
 # What runs must share to be compared, in addition to their settings.
@@ -60,25 +60,20 @@ class Column:
         return sorted({int(length) for record in self.records for length in record["lengths"]})
 
     def values(self, length: float) -> list[float]:
-        """Return one value per seed at this length, or [] if any seed has none.
+        """Return one value per seed; [] if any has none, so that means agree."""
+        values = [*self.values_by_seed(length).values()]
+        return values if len(values) == len(self.records) else []
 
-        A mean over fewer seeds would mislead. Fractional lengths have no
-        values.
-        """
-        if length != int(length):
-            return []
-        entries = [record["lengths"].get(str(int(length))) for record in self.records]
-        return [entry[self.key] for entry in entries] if all(entries) else []
-
-    def entries_by_seed(self, length: int) -> dict[int | None, dict]:
-        """Return {seed: entry} of the seeds evaluated at this length."""
-        entries = {each.get("seed"): each["lengths"].get(str(length)) for each in self.records}
-        return {seed: entry for seed, entry in entries.items() if entry}
-
-    def values_by_seed(self, length: int) -> dict[int | None, float]:
+    def values_by_seed(self, length: float) -> dict[int | None, float]:
         """Return {seed: value} of the seeds evaluated at this length."""
         entries = self.entries_by_seed(length)
         return {seed: entry[self.key] for seed, entry in entries.items()}
+
+    def entries_by_seed(self, length: float) -> dict[int | None, dict]:
+        """Return {seed: entry} of the seeds evaluated at this length."""
+        key = f"{length:.12g}"  # that of a fractional length is in no record
+        entries = {each.get("seed"): each["lengths"].get(key) for each in self.records}
+        return {seed: entry for seed, entry in entries.items() if entry}
 
     def mean(self, length: float) -> float | None:
         """Return the mean over seeds, or None if any seed has no value."""
@@ -86,10 +81,7 @@ class Column:
         return statistics.mean(values) if values else None
 
     def error(self, length: int) -> float | None:
-        """Return the standard deviation over seeds, or None if unknown.
-
-        Of one seed: the recorded error over the text.
-        """
+        """Return the deviation over seeds; of one seed: the recorded error."""
         if len(self.records) > 1:
             return standard_deviation(self.values(length))
         entry = self.records[0]["lengths"][str(length)]
@@ -101,10 +93,9 @@ class Column:
 def entry_pairs(
     first: Column, first_length: int, second: Column, second_length: int
 ) -> list[tuple[dict, dict]]:
-    """Return the entries to compare of two columns, or of two lengths of one.
+    """Return pairs of entries by seed, of two columns or two lengths of one.
 
-    One pair for each seed that both have. Columns without a shared seed are
-    paired in order.
+    Columns without a shared seed are paired in order.
     """
     ours, theirs = first.entries_by_seed(first_length), second.entries_by_seed(second_length)
     shared = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
@@ -119,23 +110,21 @@ def dataset_of(record: dict) -> str:
 def make_columns(records: list[dict], key: str, may_differ: tuple[str, ...] = ()) -> list[Column]:
     """Return the columns of a table, in order; key: of the value in an entry.
 
-    A label is the encoding, plus what differs between its columns: model size,
-    training length, KV cache window, settings. If runs still share a label, the
-    run's name replaces the encoding; if those are equal too, the folder's name
-    is put in front.
+    A label is the encoding, plus the settings that differ between its columns.
+    If runs still share it, the run's name replaces the encoding; if those are
+    equal too, the folder's name is put in front.
     """
     groups = [*_group(in_order(records), setup_of).values()]
     setups = [group[0] for group in groups]
     suffixes = [_label_suffix(setup, setups) for setup in setups]
-    labels = [setup["pe"] + "".join(both) for setup, both in zip(setups, suffixes, strict=True)]
+    labels = [setup["pe"] + suffix for setup, suffix in zip(setups, suffixes, strict=True)]
     columns = []
-    for label, (model, _), group in zip(labels, suffixes, groups, strict=True):
-        pe, seeds = group[0]["pe"], {record.get("seed") for record in group}
-        if len(seeds) == len(group) and labels.count(label) == 1:
-            columns.append(Column(label, pe, group, key, may_differ))
-            continue
-        for record in group:
-            columns.append(Column(record["run"] + model, pe, [record], key, may_differ))
+    for label, suffix, group in zip(labels, suffixes, groups, strict=True):
+        parts = [(label, group)]
+        if len({each.get("seed") for each in group}) < len(group) or labels.count(label) > 1:
+            parts = [(record["run"] + suffix, [record]) for record in group]
+        pe = group[0]["pe"]
+        columns += [Column(name, pe, part, key, may_differ) for name, part in parts]
     counts = Counter(column.label for column in columns)
     for column in columns:
         folder = column.records[0].get("folder")
@@ -144,22 +133,20 @@ def make_columns(records: list[dict], key: str, may_differ: tuple[str, ...] = ()
     return columns
 
 
-def _label_suffix(record: dict, records: list[dict]) -> tuple[str, str]:
+def _label_suffix(record: dict, records: list[dict]) -> str:
     """Return a label's end: model, settings; records: one per column."""
     same = [other for other in records if other["pe"] == record["pe"]]
     size, block_size, window = (record.get(name) for name in LABEL_KEYS[1:])
-    parts = []
-    if len({other.get("size") for other in same}) > 1:
-        parts.append(f", {size}")
-    if len({other["block_size"] for other in same}) > 1:
-        parts.append(f", {block_size:,}")
-    if window is not None:
-        parts.append(f", cache {window:,}")
     equal = [each for each in same if setup_of(each)[:-1] == setup_of(record)[:-1]]
-    settings = record.get("settings") or {}
-    found = {name: settings.get(name) for name in differing_settings(equal)}
-    words = [f", {name} {value}" for name, value in found.items() if value is not None]
-    return "".join(parts), "".join(words)
+    found = {name: record["settings"].get(name) for name in differing_settings(equal)}
+    parts = [f"{name} {value}" for name, value in found.items() if value is not None]
+    if window is not None:
+        parts.insert(0, f"cache {window:,}")
+    if len({other["block_size"] for other in same}) > 1:
+        parts.insert(0, f"{block_size:,}")
+    if len({other.get("size") for other in same}) > 1:
+        parts.insert(0, f"{size}")
+    return "".join(f", {part}" for part in parts)
 
 
 def setup_of(record: dict) -> tuple:
@@ -173,14 +160,13 @@ def setup_of(record: dict) -> tuple:
 def differing_settings(records: list[dict]) -> list[str]:
     """Return the training settings that differ, except encoding and seed.
 
-    Records without settings agree with all. If all runs have 0 steps, with the
-    weights of others, no setting has had an effect.
+    In runs of 0 steps, with weights of others, none has had an effect.
     """
-    known = [training_of(record) for record in records if record.get("settings") is not None]
-    names = sorted({name for training in known for name in training})
+    trainings = [training_of(record) for record in records]
+    names = sorted({name for training in trainings for name in training})
     if all(record.get("step") == 0 for record in records):
         names = ["block_size", "size"]
-    return [name for name in names if len({str(each.get(name)) for each in known}) > 1]
+    return [name for name in names if len({str(each.get(name)) for each in trainings}) > 1]
 
 
 def training_of(record: dict) -> dict:
@@ -190,10 +176,7 @@ def training_of(record: dict) -> dict:
 
 
 def read_may_differ(text: str, records: Collection[dict]) -> tuple[str, ...]:
-    """Return the settings of --may_differ.
-
-    Raises InputError for one that no record has.
-    """
+    """Return the settings of --may_differ; InputError for one of no record."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     recorded = {name for each in records if each.get("settings") for name in training_of(each)}
     known = recorded | MAY_CHANGE_ON_RESUME  # records lack these, which change no result
@@ -214,27 +197,24 @@ def describe_differences(
     names = sorted({name for group in models.values() for name in differing_settings(group)})
     warning, sentence = "", ""
     if wrong := [name for name in names if name not in may_differ]:
-        values = escape_markdown(describe_settings(columns, wrong))
+        values = _describe_settings(columns, wrong)
         warning = (
             f"**Not comparable**, because the runs differ in more than encoding and seed: {values}."
         )
     if shown := [name for name in names if name in may_differ]:
-        sentence = f" Settings that differ: {escape_markdown(describe_settings(columns, shown))}."
-    if unknown := [each.label for each in columns if each.records[0].get("settings") is None]:
-        sentence += f" Settings are unknown: {escape_markdown(', '.join(unknown))}."
+        sentence = f" Settings that differ: {_describe_settings(columns, shown)}."
     return warning, sentence
 
 
-def describe_settings(columns: list[Column], names: list[str]) -> str:
-    """Return settings with their columns: "lr: 0.004 (cable), 0.008 (rope)".
+def _describe_settings(columns: list[Column], names: list[str]) -> str:
+    """Return settings as Markdown: "lr: 0.004 (cable), 0.008 (rope)".
 
     Of many columns, those with the most frequent value are not listed.
     """
-    known = [column for column in columns if column.records[0].get("settings") is not None]
     parts = []
     for name in names:
         labels = {}
-        for column in known:
+        for column in columns:
             value = str(training_of(column.records[0]).get(name))
             labels.setdefault(value, []).append(column.label)
         ordered = sorted(labels.items(), key=lambda item: -len(item[1]))
@@ -243,7 +223,7 @@ def describe_settings(columns: list[Column], names: list[str]) -> str:
         if len(columns) > MAX_LISTED:
             values[0] = f"{ordered[0][0]:.60}"
         parts.append(f"{name}: {', '.join(values)}")
-    return "; ".join(parts)
+    return escape_markdown("; ".join(parts))
 
 
 def describe_models(columns: list[Column]) -> str:
@@ -253,12 +233,11 @@ def describe_models(columns: list[Column]) -> str:
     sizes = sorted({record.get("size") or "custom" for record in records})
     millions = [record["parameters"] / 1e6 for record in records if record.get("parameters")]
     parameters = f" ({statistics.median(millions):.1f}M parameters)" if millions else ""
-    lengths = [f"{length:,}" for length in sorted({column.trained_at for column in columns})]
-    seeds = sorted({len(column.records) for column in columns})
+    lengths = join_numbers(column.trained_at for column in columns)
+    seeds = [len(column.records) for column in columns]
     return (
-        f"{data['dataset']} ({data['split']}), {' and '.join(sizes)} model{parameters}, "
-        f"trained at {' and '.join(lengths)} tokens, "
-        f"{' to '.join(map(str, {seeds[0]: 0, seeds[-1]: 0}))} seed{'s' if seeds[-1] > 1 else ''}"
+        f"{data['dataset']} ({data['split']}), {' and '.join(sizes)} model{parameters}, trained "
+        f"at {lengths} tokens, {number_range(seeds)} seed{'s' if max(seeds) > 1 else ''}"
     )
 
 
@@ -290,10 +269,7 @@ def sort_key(pe: str) -> tuple[int, list]:
 
 
 def group_by_protocol(records: list[dict]) -> list[list[dict]]:
-    """Return groups of records with equal data, protocol and metric; in order.
-
-    At each length, all values of a group are of the same text.
-    """
+    """Return groups of equal text (data, protocol) and metric, in order."""
 
     def question(record):
         parts = [record["data"], record.get("protocol"), record.get("metric")]
@@ -304,12 +280,13 @@ def group_by_protocol(records: list[dict]) -> list[list[dict]]:
 
 def differing_texts(records: list[dict]) -> list[str]:
     """Return data sets that differ in text, protocol or shortest length."""
-    names = []
-    for name, group in _group(records, lambda record: record["data"]["dataset"]).items():
-        shortest = {min(map(int, record["lengths"])) for record in group}
-        if len(group_by_protocol(group)) > 1 or len(shortest) > 1:
-            names.append(name)
-    return names
+
+    def text(record):
+        shortest = min(map(int, record["lengths"]))
+        return json.dumps([record["data"], record.get("protocol"), shortest], sort_keys=True)
+
+    groups = _group(records, lambda record: record["data"]["dataset"])
+    return [name for name, group in groups.items() if len({*map(text, group)}) > 1]
 
 
 def _group(records: list[dict], key: Callable) -> dict:

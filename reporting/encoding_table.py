@@ -35,10 +35,7 @@ HOOKS = {
     "sink": "softmax",
     "window_size": "mask",
 }
-# The size of the model that the table instantiates.
-HEADS = 4
-HEAD_DIMENSION = 16
-BLOCK_SIZE = 64
+SIZE = {"heads": 4, "width": 64, "block_size": 64, "layers": 1}  # of what is built
 
 
 @dataclass
@@ -62,7 +59,7 @@ def main(argv=None):
 def insert_table(page: str) -> str:
     """Return a page with the current table between its two marker comments."""
     before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
+    after = rest.partition(END)[2]
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
 
 
@@ -83,31 +80,23 @@ def table() -> str:
 
 def row(cls: type[posenc.Encoding]) -> dict[str, str]:
     """Return the cells of one encoding by column."""
-    encoding = instance(cls)
-    formula, source = read_docstring(cls)
+    formula, *lines = inspect.cleandoc(cls.__doc__ or "").split("\n")
+    sources = [line for line in lines if line.startswith("Source: ")]
+    assert len(sources) == 1, f"{cls.__name__} needs one line 'Source: ...' in its docstring"
     return {
         "`--pe`": ", ".join(f"`{name}`" for name in cls.names),
-        "acts on": ", ".join(places(encoding)) or "nothing",
+        "acts on": ", ".join(places(build(cls))) or "nothing",
         "formula": formula.rstrip(".:"),
         "options": ", ".join(options(cls)),
         "encoder": "yes" if cls.supports_bidirectional else "no",
         "fused paths": ", ".join(paths(cls)) or "none",
-        "source": source,
+        "source": sources[0].removeprefix("Source: "),
     }
 
 
-def instance(cls: type[posenc.Encoding], causal: bool = True) -> posenc.Encoding:
+def build(cls: type[posenc.Encoding], causal: bool = True) -> posenc.Encoding:
     """Return one layer's encoding, with default options."""
-    width = HEADS * HEAD_DIMENSION
-    return pe_spec.build(cls.names[0], HEADS, width, BLOCK_SIZE, layers=1, causal=causal)[0]
-
-
-def read_docstring(cls: type[posenc.Encoding]) -> tuple[str, str]:
-    """Return the first line of a class docstring and its source."""
-    lines = inspect.cleandoc(cls.__doc__ or "").split("\n")
-    sources = [line for line in lines if line.startswith("Source: ")]
-    assert len(sources) == 1, f"{cls.__name__} needs one line 'Source: ...' in its docstring"
-    return lines[0], sources[0].removeprefix("Source: ")
+    return pe_spec.build(cls.names[0], **SIZE, causal=causal)[0]
 
 
 def places(encoding: posenc.Encoding) -> list[str]:
@@ -126,7 +115,7 @@ def paths(cls: type[posenc.Encoding]) -> list[str]:
     directions = [True, False] if cls.supports_bidirectional else [True]
     found = {}
     for causal in directions:
-        encoding = instance(cls, causal)
+        encoding = build(cls, causal)
         with contextlib.suppress(InputError):
             attention.resolve_path("sdpa", encoding)
             found.setdefault("sdpa", []).append(causal)

@@ -1,23 +1,46 @@
-"""Line plots by length, step or model size; scatter plot of scores.
+"""Figures: line plots, a scatter plot of scores, matrices of biases.
 
-Plot functions write a PNG to a binary file.
+An encoding has the same color in every figure; the others are gray. Labels are
+at the right, connected with their lines. Plots are PNGs, written to a file.
 """
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from errors import InputError
 from evaluation.intervals import Interval
-from reporting import style
 from reporting.columns import Column, all_lengths, describe_models
 from reporting.tables import cases, describe_setup, speed_sort_key
 
 Points = list[tuple[float, float]]  # (x, y)
 
+COLORS = {
+    "cable": "#0072b2",
+    "alibi": "#d55e00",
+    "rope": "#009e73",
+    "fox": "#7a5195",
+    "kerple": "#e69f00",
+    "t5": "#cc79a7",
+    "sandwich": "#56b4e9",
+    "nope": "#000000",
+    "learnable": "#8c564b",
+    "sinusoidal": "#9a9a00",
+    "fire": "#e31a1c",
+}
+GRAY = "#8c8c8c"
+LINE_STYLES = ("-", "--", ":", "-.")  # of lines of one color, in turn
+DOTTED = {"color": "0.6", "linestyle": ":", "linewidth": 1.2}
+MASKED = "0.9"  # where a query does not attend to a key
+WIDTH = 8  # inches
+DPI = 150
+LABEL_HEIGHT = 0.17  # inches between two labels
 # Lines below this multiple of the lowest value at every length get a close-up.
 CLOSE = 1.15
 MIN_CLOSE_LINES = 3
@@ -25,8 +48,7 @@ MIN_FRACTION = 0.001  # of a gradient that is drawn
 MAX_DRAWN = 1e12  # larger perplexities are only in the table
 FLOOR = 0.01  # percent of recall: lower values are drawn here
 WIDEST = 1.6  # multiple of the lowest perplexity: higher ones are drawn here
-OVER_SEEDS = "standard deviation over seeds"
-OVER_TEXT = "standard error of one seed"
+BANDS = "bands: ± standard deviation over seeds, or standard error of one seed"
 
 
 @dataclass
@@ -71,9 +93,7 @@ def by_length(
     close = _close_to_lowest(lines, len(all_lengths(columns)))
     if close_up and MIN_CLOSE_LINES <= sum(bool(line.points) for line in close) < len(lines):
         panels.append((y_label, close))
-    several = {len(column.records) > 1 for column in columns}
-    errors = " or ".join([OVER_SEEDS] * (True in several) + [OVER_TEXT] * (False in several))
-    draw_columns(columns, file, f"bands: ± {errors}", panels, x_label, y_scale)
+    draw_columns(columns, file, BANDS, panels, x_label, y_scale)
 
 
 def draw_columns(columns: list[Column], file, note: str, panels, x_label: str, *scale, **options):
@@ -88,12 +108,12 @@ def _close_to_lowest(lines: list[Line], lengths: int) -> list[Line]:
     lowest = {}
     for x, y in (point for line in lines for point in line.points):
         lowest[x] = min(y, lowest.get(x, y))
-    close = []
-    for line in lines:
-        is_close = all(y < CLOSE * lowest[x] for x, y in line.points)
-        is_complete = len(line.points) == lengths
-        close.append(line if is_close and is_complete else Line(line.label, line.pe))
-    return close
+    return [
+        line
+        if len(line.points) == lengths and all(y < CLOSE * lowest[x] for x, y in line.points)
+        else Line(line.label, line.pe)
+        for line in lines
+    ]
 
 
 def cumulative_gradient(columns: list[Column], file) -> None:
@@ -140,19 +160,18 @@ def speeds(result: dict, file) -> None:
     for context, name, entry in cases(result):
         if name.endswith(" dense"):
             continue
-        pe = name.partition(" ")[0]
-        throughput = throughputs.setdefault(name, Line(name, pe))
-        memory = memories.setdefault(name, Line(name, pe))
+        throughput, memory = (
+            lines.setdefault(name, Line(name, name.partition(" ")[0]))
+            for lines in (throughputs, memories)
+        )
         if entry:
             rate = entry["tokens_per_second"]
             low, high = entry["tokens"] / np.quantile(entry["seconds"], (0.75, 0.25))
             throughput.add(context, rate, rate - low, high - rate)
             memory.add(context, entry["memory"] / 1e6)
     names = sorted(throughputs, key=speed_sort_key)
-    panels = [
-        (label, [lines[name] for name in names])
-        for label, lines in (("tokens/s", throughputs), ("memory (MB)", memories))
-    ]
+    panels = [("tokens/s", [throughputs[name] for name in names])]
+    panels.append(("memory (MB)", [memories[name] for name in names]))
     title = f"{describe_setup(result)}\nmedians of {result['repeats']} rounds; bands: quartiles"
     draw_lines(file, title, panels, "context (tokens)")
 
@@ -163,36 +182,31 @@ def scatter(
     x_label: str,
     y_label: str,
     title: str = "",
-    highlighted: tuple[str, ...] = (),
 ) -> None:
     """Plot (encoding, x, y) with intervals as error bars, on logarithmic axes.
 
     Values of x above WIDEST times the lowest are drawn there as triangles, and
-    printed with the label. Values of y below FLOOR are drawn there as
-    triangles. highlighted: drawn larger.
+    printed with the label. Values of y below FLOOR are drawn there, too.
     """
     limit = WIDEST * min(x.estimate for _, x, _ in points)
-    axes = style.new_figure(5, title).subplots()
+    figure = new_figure(5, title)
+    axes = figure.subplots()
     axes.set(xscale="log", yscale="log")
     ends = []
     for pe, x, y in points:
-        color, marker, label = style.color_of(pe), "o", style.short_label(pe)
+        color, marker, label = color_of(pe), "o", short_label(pe)
         at = min(x.estimate, limit), max(y.estimate, FLOOR)
         if x.estimate > limit:
             label, marker = f"{label} ({x.estimate:,.3g})", ">"
         if y.estimate < FLOOR:
             marker = "v"
-        bars = {
-            "xerr": np.reshape(error_bar(x, at[0], highest=limit), (2, 1)),
-            "yerr": np.reshape(error_bar(y, at[1], FLOOR), (2, 1)),
-        }
-        size = 8 if pe in highlighted else 5
-        drawn = {"fmt": marker, "color": color, "markersize": size, "elinewidth": 0.8}
-        axes.errorbar(*at, **bars, capsize=2, **drawn)
+        x_bar = np.reshape(error_bar(x, at[0], highest=limit), (2, 1))
+        y_bar = np.reshape(error_bar(y, at[1], FLOOR), (2, 1))
+        axes.errorbar(*at, y_bar, x_bar, marker, color=color, capsize=2, lw=0.8)
         ends.append((label, color, at))
     axes.set_ylim(bottom=0.8 * FLOOR)
-    style.finish(axes, x_label, y_label, ends)
-    axes.figure.savefig(file, format="png")
+    finish(axes, x_label, y_label, ends)
+    figure.savefig(file, format="png")
 
 
 def error_bar(
@@ -222,15 +236,15 @@ def draw_lines(
 
     level, trained_at: dotted lines at this height and at these lengths.
     """
-    heights = [max(3.6, 1 + style.LABEL_HEIGHT * len(lines)) for _, lines in panels]
-    figure = style.new_figure(sum(heights) + 0.5, title)
+    heights = [max(3.6, 1 + LABEL_HEIGHT * len(lines)) for _, lines in panels]
+    figure = new_figure(sum(heights) + 0.5, title)
     all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
     for axes, (y_label, lines) in zip(all_axes, panels, strict=True):
         axes.set(xscale=x_scale, yscale=y_scale)
         if level is not None:
-            axes.axhline(level, **style.DOTTED)
+            axes.axhline(level, **DOTTED)
         for length in trained_at:
-            axes.axvline(length, **style.DOTTED)
+            axes.axvline(length, **DOTTED)
             at = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
             font = {"xytext": (0, 2), "ha": "center", "fontsize": 8, "color": "0.4"}
             axes.annotate("training length", (length, 1), **at, **font)
@@ -244,14 +258,14 @@ def draw_panel(
     """Draw lines with their errors as bands, or as bars of single points."""
     used, ends = Counter(), []
     for line in lines:
-        color = style.color_of(line.pe)
-        pattern = style.LINE_STYLES[used[color] % len(style.LINE_STYLES)]
+        color = color_of(line.pe)
+        pattern = LINE_STYLES[used[color] % len(LINE_STYLES)]
         used[color] += 1
         if not line.points:
             continue
         x, y = np.transpose(line.points)
         axes.plot(x, y, color=color, linestyle=pattern, marker=marker, markersize=4)
-        ends.append((style.short_label(line.label), color, (x[-1], y[-1])))
+        ends.append((short_label(line.label), color, (x[-1], y[-1])))
         if not np.isnan(line.errors).all():
             below, above = np.transpose(line.errors)
             low = np.maximum(y - below, y / 10) if axes.get_yscale() == "log" else y - below
@@ -259,4 +273,100 @@ def draw_panel(
                 axes.fill_between(x, low, y + above, color=color, alpha=0.15, linewidth=0)
             else:
                 axes.vlines(x, low, y + above, color=color, linewidth=1)
-    style.finish(axes, x_label, y_label, ends, x_base)
+    finish(axes, x_label, y_label, ends, x_base)
+
+
+def color_of(pe: str) -> str:
+    """Return the color of an encoding."""
+    return COLORS.get(pe, GRAY)
+
+
+def short_label(label: str) -> str:
+    """Return a label with options in words: "rope+alibi, 75% of heads"."""
+    percents = {*re.findall(":heads_percent=([0-9]+)", label)}
+    if len(percents) == 1 and "@" not in label:
+        label = re.sub(":heads_percent=[0-9]+", "", label) + f", {percents.pop()}% of heads"
+    label = re.sub(":heads_percent=([0-9]+)", r":\1%", label)
+    if re.search("[+@]", label):
+        return label
+    return re.sub("[:,](?! )", ", ", label).replace("=", " ")
+
+
+def new_figure(height: float, title: str):
+    """Return an empty figure with a title at the left; height: inches."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", parse_math=False, wrap=True, fontsize=10)
+    return figure
+
+
+def finish(axes, x_label: str, y_label: str, ends, x_base: int = 10) -> None:
+    """Set labels, ticks and grid of a plot whose limits are final.
+
+    ends: (label, color, (x, y)) of lines, labeled at the right. x_base: of a
+    logarithmic scale.
+    """
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
+    for axis, label, base in ((axes.xaxis, x_label, x_base), (axes.yaxis, y_label, 10)):
+        is_log = axis.get_scale() == "log"
+        axis.set_label_text(f"{label}, log scale" if is_log else label)
+        if is_log:
+            _set_ticks(axis, base)
+        axis.set_major_formatter("{x:,.10g}")
+    axes.grid(axis="y", color="0.92")
+    axes.spines[["top", "right"]].set_visible(False)
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ordered = sorted(ends, key=lambda end: end[2][1])
+    gap = LABEL_HEIGHT * DPI / axes.bbox.height
+    heights = spread([to_axes.transform(point)[1] for _, _, point in ordered], gap)
+    for (label, color, point), height in zip(ordered, heights, strict=True):
+        arrow = {"arrowstyle": "-", "color": color, "linewidth": 0.5, "relpos": (0, 0.5)}
+        font = {"color": color, "fontsize": 9, "parse_math": False, "va": "center"}
+        at = {"xytext": (1.05, height), "textcoords": "axes fraction"}
+        axes.annotate(label, point, **at, **font, arrowprops=arrow)
+
+
+def _set_ticks(axis, base: int) -> None:
+    """Set ticks of a logarithmic axis; on short axes also between powers."""
+    from matplotlib import ticker
+
+    low, high = axis.get_view_interval()
+    subs = (1, 2, 5) if base == 10 and high < 1000 * low else (1,)
+    is_short = base == 10 and high < 20 * low
+    locator = ticker.MaxNLocator(8) if is_short else ticker.LogLocator(base, subs, numticks=10)
+    axis.set_major_locator(locator)
+    axis.set_minor_locator(ticker.NullLocator())
+
+
+def spread(heights: list[float], gap: float) -> np.ndarray:
+    """Return ascending heights at least a gap apart, below 1 if they fit."""
+    steps = gap * np.arange(len(heights))
+    above_steps = np.maximum.accumulate(np.maximum(heights, 0) - steps)
+    return np.minimum(above_steps, max(0, 1 - gap * (len(heights) - 1))) + steps
+
+
+def draw_matrix(axes, matrix, limit: float, **style):
+    """Draw a matrix (queries, keys), NaN where masked; return its image.
+
+    limit: largest magnitude of the color scale, which is white at zero.
+    """
+    scale = {"cmap": "RdBu", "vmin": -limit, "vmax": limit}
+    image = axes.imshow(matrix, interpolation="nearest", **scale, **style)
+    axes.set_facecolor(MASKED)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, pad=1, labelsize=8)
+    return image
+
+
+def add_color_bar(figure, image, axes, low: float, high: float) -> None:
+    """Add a color bar of the values from low to high, and zero."""
+    bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02, panchor=False).ax
+    bar.set_ylim(min(low, 0), max(high, low + 1e-6, 0))
+    bar.tick_params(labelsize=8)
+
+
+def check_png(path: str) -> None:
+    """Raise InputError unless a file's name ends in .png."""
+    if Path(path).suffix != ".png":
+        raise InputError(f"--out {path} is not a PNG file: use a name that ends in .png")

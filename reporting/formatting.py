@@ -5,7 +5,7 @@ import io
 import math
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +15,7 @@ from evaluation.intervals import Interval
 
 MISSING = "—"
 LOCKED = "verdicts.csv"  # the lock of a folder is next to this file
-# Characters with a meaning in Markdown: code, emphasis, links, the start of a
-# tag or of an entity.
+# Characters with a meaning in Markdown, and starts of tags and entities.
 MARKDOWN = re.compile(r"[\\`*\[\]]|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 
 
@@ -47,6 +46,17 @@ def mean_and_deviation(values: Sequence[float], digits: int = 2) -> str:
     return text if deviation is None else f"{text} ± {deviation:.{digits}f}"
 
 
+def join_numbers(values: Iterable[int]) -> str:
+    """Return different numbers, ascending: "512 and 1,024"."""
+    return " and ".join(f"{value:,}" for value in sorted({*values}))
+
+
+def number_range(values: Iterable[int]) -> str:
+    """Return the smallest and largest number: "1 to 3" or "3"; none: "0"."""
+    ordered = sorted(values) or [0]
+    return " to ".join(f"{value:,}" for value in dict.fromkeys((ordered[0], ordered[-1])))
+
+
 def escape_markdown(text: str) -> str:
     """Return Markdown that shows the text as it is."""
     return MARKDOWN.sub(r"\\\g<0>", text)
@@ -57,9 +67,9 @@ class Table:
     """A table as it is printed, and the plain numbers behind it."""
 
     cells: list[list[str]]
-    """printed cells, header first: texts; those between two pairs of asterisks are bold"""
+    """printed cells, header first; those like "**4.10**" are bold"""
     plain: list[list] | None = None
-    """rows of the CSV file, header first: text, numbers, or None for an empty field; None: cells"""
+    """rows of the CSV file, header first; None: empty field; default: cells"""
 
     @classmethod
     def from_rows(cls, rows: Sequence[dict[str, str]]) -> "Table":
@@ -125,22 +135,15 @@ class Folder:
         self.path = Path(path)
         self.files: dict[str, bytes] = {}
 
-    def add(self, name: str, content: str) -> None:
-        """Add a text file."""
-        self.files[name] = content.encode()
-
-    def add_text(self, name: str, *parts: str) -> str:
+    def add(self, name: str, *parts: str) -> str:
         """Add the nonempty parts of a text as paragraphs; return the text."""
-        text = "\n\n".join(part for part in parts if part)
+        text = "\n\n".join(filter(None, parts)).rstrip("\n")
         self.files[name] = f"{text}\n".encode()
         return text
 
     def add_table(self, stem: str, table: Table, *parts: str, warning: str = "") -> None:
-        """Print and add a table with paragraphs as Markdown; add it as CSV.
-
-        warning: a paragraph above the table.
-        """
-        text = self.add_text(f"{stem}.md", warning, table.markdown(), *parts)
+        """Print and add a table between paragraphs; add it as CSV, too."""
+        text = self.add(f"{stem}.md", warning, table.markdown(), *parts)
         print(f"{text}\n")
         self.add(f"{stem}.csv", table.csv())
 
@@ -153,8 +156,7 @@ class Folder:
     def write(self, unless_added: str | None = None) -> None:
         """Write the files; remove the older file `unless_added`.
 
-        Of two reports at the same time, the folder gets all files of one, then
-        all of the other.
+        The folder never gets files of two reports at the same time.
         """
         with locked(self.path / LOCKED):
             for name, content in self.files.items():

@@ -22,7 +22,7 @@ from reporting.claims import Verdict
 from reporting.claims.losses import loss_caption, loss_table
 from reporting.columns import group_by_protocol, make_columns
 from reporting.figures import by_length
-from reporting.formatting import Table, escape_markdown
+from reporting.formatting import Table, escape_markdown, join_numbers, number_range
 from reporting.paper import TRAINING_LENGTHS, Printed
 from reporting.tables import (
     accuracy_table,
@@ -40,12 +40,21 @@ BENCHMARKS = {
     "generate": "{tokens} tokens generated one by one, up to the context; memory of the KV cache",
     "eval": "forward pass without gradients, micro-batch {micro_batch}",
 }
-
-
 TIME_CAPTION = (
     "Fractions of a profiled round; waiting: of the device for the host. Spread: slowest minus "
     "fastest round, relative to the median."
 )
+# Fields of the protocols of perplexity, in words: same-targets, others.
+TARGETS = {
+    "targets": ", the last {:,} tokens",
+    "spans": " of {:,} windows",
+    "overlap": " that overlap by {:.0%}",
+}
+WINDOWS = {
+    "documents": ", windows inside {:,} documents",
+    "stride": " with a stride of {:,} tokens",
+    "mask_rate": ", predicting the {:.0%} of tokens that are masked",
+}
 
 
 @dataclass(frozen=True)
@@ -53,21 +62,21 @@ class Metric:
     """How a metric's records are recognized, tabulated, judged and plotted."""
 
     name: str
-    """record["metric"]; records of perplexity, accuracy and speed have no such key"""
+    """record["metric"]; perplexity, accuracy and speed have no such key"""
     stem: str
     """stem of the report's files"""
     schema: Any
     """fields of its records"""
     table: Callable[..., Table]
-    """of columns; for ACCURACY of records; for SPEED of a benchmark's result; for
-    LOSSES and COMPARISON of a record"""
+    """of columns; ACCURACY: of records; SPEED: of a benchmark's result; LOSSES and
+    COMPARISON: of a record"""
     describe: Callable[..., str]
-    """what the numbers are, on which data, by which protocol, with which error"""
+    """what the numbers are: data, protocol, error"""
     key: str = ""
     """key of the value in an entry of a record by length"""
     judge: Callable[..., list[Verdict]] | None = None
-    """verdicts on columns: judge(columns, printed=paper's table, perplexities=lists
-    of columns); for LOSSES on a record; None: no claims"""
+    """verdicts: judge(columns, printed=paper's table, perplexities=lists of
+    columns); LOSSES: judge(record); None: no claims"""
     plots: dict[str, Callable] = field(default_factory=dict, hash=False)
     """{stem of the file: function}: draw(what `table` has, file)"""
 
@@ -87,16 +96,11 @@ def metric_of(record) -> Metric | None:
 @cache
 def _other(name: str) -> Metric:
     """Return an unlisted metric: a table and a plot of "value" by length."""
-
-    def describe(records: list[dict]) -> str:
-        first = records[0]
-        on = f"{first['data']['dataset']} ({first['data']['split']})"
-        return f"{name} on {on}; models trained with {first['block_size']:,} tokens."
-
     stem = "_".join(re.findall(r"\w+", name.lower()))
     table = partial(length_table, x_name="length", best=None)
-    draw = partial(by_length, y_label=name, y_scale="linear", x_label="length")
-    plots = {stem: draw}
+    plots = {stem: partial(by_length, y_label=name, y_scale="linear", x_label="length")}
+    template = "{metric} on {dataset} ({split}); models trained with {trained_at} tokens."
+    describe = partial(_caption, template, "value_se")
     return Metric(name, stem, record_schema.OTHER, table, describe, "value", plots=plots)
 
 
@@ -134,30 +138,15 @@ def speed_summary(benchmark: str, result: dict) -> str:
 
 
 def describe_protocol(record: dict) -> str:
-    """Return a record's protocol in words, or its metric if not perplexity."""
-    if "metric" in record:
-        return record["metric"]
+    """Return the protocol of a record of perplexity in words."""
     protocol = record["protocol"]
-    if protocol.get("targets"):
-        overlap = ""
-        if protocol["overlap"]:
-            overlap = f" that overlap by {protocol['overlap']:.0%}"
-        return (
-            f"same-targets, the last {protocol['targets']:,} tokens of {protocol['spans']:,} "
-            f"windows{overlap}"
-        )
-    words = protocol["name"]
-    if protocol.get("documents"):
-        words += f", windows inside {protocol['documents']:,} documents"
-    if protocol.get("stride"):
-        words += f" with a stride of {protocol['stride']:,} tokens"
-    if protocol.get("mask_rate"):
-        words += f", predicting the {protocol['mask_rate']:.0%} of tokens that are masked"
-    if protocol.get("remainder") == "dropped":
-        words += ", whole windows only"
+    details = TARGETS if protocol.get("targets") else WINDOWS
+    words = [text.format(protocol[key]) for key, text in details.items() if protocol.get(key)]
+    if details is WINDOWS and protocol.get("remainder") == "dropped":
+        words.append(", whole windows only")
     elif protocol["name"] == "segments" and not protocol.get("span"):
-        words += ", the whole split"
-    return words
+        words.append(", the whole split")
+    return protocol["name"] + "".join(words)
 
 
 def _perplexity_caption(records: list[dict]) -> str:
@@ -166,14 +155,14 @@ def _perplexity_caption(records: list[dict]) -> str:
     error = f"at most {100 * max(errors):.1f}%" if errors else "unknown"
     if 0 < len(errors) < len(entries):
         error += ", unknown for a single window"
-    trained_at = sorted({record["block_size"] for record in records})
-    tokens = sorted({entry["tokens"] for entry in entries}) or [0]
-    return (
-        f"Perplexity on {_data(records[0])}; models trained with "
-        f"{' and '.join(f'{length:,}' for length in trained_at)} tokens of context. "
-        f"Protocol: {describe_protocol(records[0])}, "
-        f"{' to '.join(f'{n:,}' for n in dict.fromkeys((tokens[0], tokens[-1])))} tokens per "
-        f"length; standard error over windows {error}.{_seed_note(records)}"
+    return _caption(
+        "Perplexity on {text}; models trained with {trained_at} tokens of context. Protocol: "
+        "{words}, {tokens} tokens per length; standard error over windows {error}.",
+        "loss_se",
+        records,
+        words=describe_protocol(records[0]),
+        tokens=number_range(entry["tokens"] for entry in entries),
+        error=error,
     )
 
 
@@ -184,29 +173,30 @@ def _trained_recall_caption(records: list[dict]) -> str:
         filler = f"the text of {data['dataset']} ({data['split']}) as symbols"
     return _caption(
         "Trained recall, task {task}: accuracy in percent on symbols that return at this distance, "
-        f"with {filler} in between; chance is {100 / protocol['symbols']:.1f}. {{trials:,}} "
-        "sequences; models trained on such tasks with {trained_at:,} tokens. Standard error over "
-        "sequences at most {error:.1f}.",
+        "with {filler} in between; chance is {chance:.1f}. {trials:,} sequences; models trained on "
+        "such tasks with {trained_at} tokens. Standard error over sequences at most {error:.1f}.",
         "accuracy_se",
         records,
+        filler=filler,
+        chance=100 / protocol["symbols"],
     )
 
 
-def _caption(template: str, error: str, records: list[dict]) -> str:
+def _caption(template: str, error_key: str, records: list[dict], **others) -> str:
     """Return a description of records with a note on seeds.
 
-    template: names in braces are fields of protocol and data; {text}: data set
-    in words; {trained_at}: training length; {error}: largest value of the field
-    `error`.
+    template: names in braces are `others`, fields of protocol and data; {text}:
+    data set in words; {error}: largest value of the field `error_key`.
     """
     first = records[0]
-    values = {
-        "text": _data(first) if "tokenizer" in first["data"] else "",
-        "trained_at": first["block_size"],
-        "error": max((entry[error] for entry in entries_of(records)), default=0),
-    }
-    values |= first["data"] | (first.get("protocol") or {})
-    return template.format(**values) + _seed_note(records)
+    values = {"metric": first.get("metric")} | first["data"] | (first.get("protocol") or {})
+    values["text"] = _data(first) if "tokenizer" in first["data"] else ""
+    values["trained_at"] = join_numbers(record["block_size"] for record in records)
+    values["error"] = max((entry.get(error_key) or 0 for entry in entries_of(records)), default=0)
+    note = ""
+    if any(len(column.records) > 1 for column in make_columns(records, key="")):
+        note = " Mean ± standard deviation over seeds."
+    return template.format(**values | others) + note
 
 
 def _accuracy_caption(records: list[dict]) -> str:
@@ -235,22 +225,15 @@ def entries_of(records: list[dict]) -> list[dict]:
     return [entry for record in records for entry in record["lengths"].values() if entry]
 
 
-def _seed_note(records: list[dict]) -> str:
-    """Return a sentence on ±, if a column has several seeds."""
-    has_seeds = any(len(column.records) > 1 for column in make_columns(records, key=""))
-    return " Mean ± standard deviation over seeds." if has_seeds else ""
-
-
 def _speed_caption(benchmark: str, result: dict) -> str:
     cases = [entry for by_name in result["contexts"].values() for entry in by_name.values()]
-    tokens = sorted({entry["tokens"] for entry in cases if entry})
     steps, micro_batches = result.get("steps", 1), result.get("micro_batches", 1)
     is_single = steps == micro_batches == 1
     measured = BENCHMARKS[benchmark].format(
         steps="one optimizer step" if is_single else f"{steps} x {micro_batches} passes",
         micro_batch=result["micro_batch"],
         layers=f"every layer of the run {result['run']}" if "run" in result else "one layer",
-        tokens=f"{tokens[0]}" if len(tokens) == 1 else f"{tokens[0]} to {tokens[-1]}",
+        tokens=number_range(entry["tokens"] for entry in cases if entry),
     )
     return (
         f"{benchmark}: {measured}. {describe_setup(result)}. "
@@ -290,9 +273,7 @@ PERPLEXITY = Metric(
     table=partial(length_table, x_name="context", best=min),
     describe=_perplexity_caption,
     judge=claims.judge_perplexity,
-    plots={
-        "perplexity": partial(by_length, y_label="perplexity", close_up=True),
-    },
+    plots={"perplexity": partial(by_length, y_label="perplexity", close_up=True)},
 )
 RECEPTIVE_FIELD = Metric(
     name="Receptive field",
@@ -303,7 +284,7 @@ RECEPTIVE_FIELD = Metric(
     describe=partial(
         _caption,
         "Receptive field: number of most recent tokens that hold {held:.0%} of the gradient of the "
-        "next token's loss. {windows:,} windows of {text}; models trained with {trained_at:,} "
+        "next token's loss. {windows:,} windows of {text}; models trained with {trained_at} "
         "tokens of context. Standard error over windows at most {error:.1f} tokens.",
         "receptive_field_se",
     ),
@@ -323,7 +304,7 @@ RECALL = Metric(
         _caption,
         "Recall: by how many percent an earlier copy at this distance lowers the perplexity of the "
         "second half of a passage of {passage} tokens. {trials:,} passages of {text}; models "
-        "trained with {trained_at:,} tokens of context. Standard error over passages at most "
+        "trained with {trained_at} tokens of context. Standard error over passages at most "
         "{error:.1f}.",
         "recall_se",
     ),
@@ -349,7 +330,7 @@ NDCG = Metric(
     describe=partial(
         _caption,
         "nDCG@10 in percent on {dataset} ({split}), {questions:,} queries and {documents:,} "
-        "documents truncated to the context; models trained with {trained_at:,} tokens of context. "
+        "documents truncated to the context; models trained with {trained_at} tokens of context. "
         "Standard error over queries at most {error:.1f}.",
         "ndcg10_se",
     ),
@@ -361,11 +342,7 @@ ACCURACY = Metric(
 )
 SPEED = Metric("Speed", "bench", record_schema.SPEED, speed_table, _speed_caption)
 LOSSES = Metric(
-    "Training loss",
-    "losses",
-    record_schema.LOSSES,
-    loss_table,
-    loss_caption,
+    *("Training loss", "losses", record_schema.LOSSES, loss_table, loss_caption),
     judge=claims.judge_losses,
 )
 COMPARISON = Metric(

@@ -1,7 +1,7 @@
 """Numbers printed in the papers' tables and texts, from results/paper."""
 
 import csv
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from errors import InputError
@@ -9,38 +9,32 @@ from reporting.formatting import MISSING
 
 FOLDER = Path(__file__).parent.parent / "results" / "paper"
 GENERALIZATION = "cable_v1_table1_generalization"
-# Daggers and asterisks of table 3 of the Sandwich paper compare with this
-# encoding.
-MARKS_REFERENCE = "sandwich"
+MARKS_REFERENCE = "sandwich"  # of daggers and asterisks in table 3 of the Sandwich paper
 SANDWICH = "Sandwich"
-# The CABLE paper does not say which T5 bias it uses; its text describes the
-# clipped one. That of the Sandwich paper has logarithmic buckets (section 6.3),
-# as `t5` has.
+# The CABLE paper's text describes the clipped T5 bias. That of the Sandwich
+# paper has logarithmic buckets (section 6.3), as `t5` has.
 CABLE_NAMES = {"t5-clip": "t5"}
+SPEED, TRAINING_LENGTHS = "Speed", "Training lengths"  # measures of PaperStatements
 
 
 @dataclass
 class Source:
-    """The place of printed numbers in a paper."""
+    """Numbers of a paper and their place in it."""
 
     source: str
     """e.g. "CABLE, table 1" """
+    metric: str
+    """the measure in results/paper/index.csv"""
 
     @property
     def paper(self) -> str:
         """The paper's name, as in Verdict.paper."""
         return self.source.rpartition(", ")[0]
 
-    @property
-    def where(self) -> str:
-        """The table or section, e.g. "table 1"."""
-        return self.source.rpartition(", ")[2]
-
     def has_protocol_of(self, record: dict) -> bool:
-        """Return whether a record's protocol is the paper's.
+        """Return whether a record's protocol is the paper's; CABLE states none.
 
         Sandwich scores the last token of segments (section 3.4): same-targets.
-        The CABLE paper states no protocol.
         """
         return self.paper != SANDWICH or has_same_targets(record)
 
@@ -54,94 +48,75 @@ def has_same_targets(record: dict) -> bool:
 class PaperTable(Source):
     """A table of one size and data set: perplexity, or nDCG@10 in percent."""
 
-    metric: str
-    """Perplexity or nDCG@10"""
     dataset: str
     size: str
-    trained_at: int | None
-    """training length in tokens; None: each encoding has its own, in `lengths`"""
-    numbers: dict[str, dict[int, float]]
-    """{encoding: {context: value}}, without the dashes of the printed table"""
-    texts: dict[str, dict[int, str]] = field(default_factory=dict)
-    """the same numbers as printed, with ± where the table has it: table 3 of the Sandwich paper"""
-    marks: dict[str, dict[int, str]] = field(default_factory=dict)
-    """daggers and asterisks, like `numbers` (evaluation/significance.py)"""
-    lengths: dict[str, int] = field(default_factory=dict)
-    """{encoding: training length in tokens} where trained_at is None"""
+    rows: dict[str, dict[int, dict[str, str]]]
+    """{encoding: {context: row of tables.csv}}, without printed dashes"""
+    lengths: dict[str, int]
+    """{encoding: training length in tokens}"""
 
     def _name(self, pe: str) -> str:
         return pe if self.paper == SANDWICH else CABLE_NAMES.get(pe, pe)
 
-    def encodings(self) -> set[str]:
-        """Return the encodings that the paper names without doubt."""
-        doubtful = () if self.paper == SANDWICH else CABLE_NAMES.values()
-        return {*self.numbers}.difference(doubtful)
+    def _row(self, pe: str, context: int) -> dict[str, str] | None:
+        return self.rows.get(self._name(pe), {}).get(context)
+
+    @property
+    def trained_at(self) -> int | None:
+        """Training length in tokens; None: it differs between encodings."""
+        lengths = {*self.lengths.values()}
+        return lengths.pop() if len(lengths) == 1 else None
+
+    @property
+    def marks(self) -> set[str]:
+        """Daggers and asterisks in the table (evaluation/significance.py)."""
+        return {row["mark"] for rows in self.rows.values() for row in rows.values()} - {""}
 
     def training_length(self, pe: str) -> int:
         """Return the training length of an encoding in tokens."""
-        return self.trained_at or self.lengths[self._name(pe)]
+        return self.lengths[self._name(pe)]
 
     def covers(self, pe: str) -> bool:
         """Return whether the table has numbers of this encoding."""
-        return self._name(pe) in self.numbers
+        return self._name(pe) in self.rows
 
     def value(self, pe: str, context: int) -> float | None:
         """Return a printed number, or None."""
-        return self.numbers.get(self._name(pe), {}).get(context)
+        row = self._row(pe, context)
+        return None if row is None else float(row["value"])
 
     def printed(self, pe: str, context: int) -> str:
-        """Return a number with ± and mark as printed; a dash for none."""
-        text = self.texts.get(self._name(pe), {}).get(context)
-        return MISSING if text is None else text + self.mark(pe, context)
+        """Return a number as printed, with ± and mark; a dash for none."""
+        row = self._row(pe, context)
+        if row is None:
+            return MISSING
+        digits = len(row["value"].partition(".")[2])
+        deviation = row["deviation"] and f" ± {row['deviation']}"
+        return f"{float(row['value']):,.{digits}f}{deviation}{row['mark']}"
 
     def mark(self, pe: str, context: int) -> str:
         """Return a dagger, an asterisk or ""."""
-        return self.marks.get(self._name(pe), {}).get(context, "")
+        return (self._row(pe, context) or {"mark": ""})["mark"]
 
     def contexts(self) -> list[int]:
         """Return the contexts of the table, ascending."""
-        return sorted({context for values in self.numbers.values() for context in values})
-
-
-# Measures of PaperStatements. Reports do not compare records with those on
-# receptive fields.
-SPEED, TRAINING_LENGTHS, RECEPTIVE_FIELDS = "Speed", "Training lengths", "Receptive fields"
-OTHER_DATA = "Generalization"
+        return sorted({context for rows in self.rows.values() for context in rows})
 
 
 @dataclass
 class PaperStatements(Source):
     """Numbers in the text of a paper, as rows of a file in results/paper."""
 
-    metric: str
-    """a measure of FILES"""
     rows: list[dict[str, str]]
 
     def speed_ratios(self) -> list[tuple[str, int | None, str, str, float]]:
-        """Return (benchmark, context, encoding, other, ratio of speeds).
-
-        A context of None is not stated.
-        """
-        rates = {
-            (row["benchmark"], row["context"], row["encoding"]): float(row["value"])
-            for row in self.rows
-            if row["quantity"] == "tokens per second"
-        }
+        """Return (benchmark, context or None, encoding, other, ratio)."""
         ratios = []
         for row in self.rows:
-            value, other = float(row["value"]), row["relative_to"]
-            if not other:
-                continue
-            if row["quantity"] == "tokens per second":
-                ratio = value / rates[row["benchmark"], row["context"], other]
-            elif row["quantity"] == "times slower":
-                ratio = 1 / value
-            elif row["quantity"] == "overhead in percent":
-                ratio = 1 / (1 + value / 100)
-            else:  # percent fewer tokens per second
-                ratio = 1 - value / 100
-            context = int(row["context"]) if row["context"] else None
-            ratios.append((row["benchmark"], context, row["encoding"], other, ratio))
+            if row["ratio"]:
+                context = int(row["context"]) if row["context"] else None
+                pair = row["encoding"], row["relative_to"]
+                ratios.append((row["benchmark"], context, *pair, float(row["ratio"])))
         return ratios
 
     def difference(self, quantity: str, encoding: str, baseline: str, lengths: tuple) -> str | None:
@@ -151,19 +126,11 @@ class PaperStatements(Source):
         """
         asked = [quantity, encoding, baseline, *map(str, lengths)]
         keys = ("quantity", "encoding", "baseline", "trained_at", "baseline_trained_at")
-        found = [row["difference"] for row in self.rows if [row[key] for key in keys] == asked]
-        return found[0] if found else None
+        found = (row["difference"] for row in self.rows if [row[key] for key in keys] == asked)
+        return next(found, None)
 
 
 Printed = PaperTable | PaperStatements
-
-# Files in results/paper by measure; tables.csv has the others.
-FILES = {
-    SPEED: "speeds.csv",
-    TRAINING_LENGTHS: "training_lengths.csv",
-    RECEPTIVE_FIELDS: "receptive_fields.csv",
-    OTHER_DATA: "generalization.csv",
-}
 
 
 def index() -> dict[str, dict[str, str]]:
@@ -171,57 +138,38 @@ def index() -> dict[str, dict[str, str]]:
     return {row["table"]: row for row in _read("index.csv")}
 
 
-def _read(name: str) -> list[dict[str, str]]:
+def _read(name: str, table: str | None = None) -> list[dict[str, str]]:
+    """Return the rows of a file, or those of a table."""
     with open(FOLDER / name, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _rows(name: str, measure: str) -> list[dict[str, str]]:
-    """Return the rows of a table."""
-    return [row for row in _read(FILES.get(measure, "tables.csv")) if row["table"] == name]
+        return [row for row in csv.DictReader(file) if table in (None, row["table"])]
 
 
 def load(name: str) -> Printed:
-    """Return a table or statements of results/paper/index.csv.
-
-    Raises InputError for other names.
-    """
+    """Return a table of results/paper/index.csv. InputError for other names."""
     known = index()
     if name not in known:
         raise InputError(f"{name} is not a table of a paper: use one of {', '.join(known)}")
     entry = known[name]
     source, measure = entry["what"], entry["measure"]
-    rows = _rows(name, measure)
-    if measure in FILES:
-        return PaperStatements(source, measure, rows)
+    found = _read(entry["file"], name)
+    if entry["file"] != "tables.csv":
+        return PaperStatements(source, measure, found)
+    rows: dict[str, dict[int, dict[str, str]]] = {}
+    for row in found:
+        rows.setdefault(row["encoding"], {})[int(row["context"])] = row
     lengths = [int(length) for length in entry["trained_at"].split()]  # one, or one per encoding
-    trained_at = lengths[0] if len(lengths) == 1 else None
-    table = PaperTable(source, measure, entry["dataset"], entry["size"], trained_at, {})
-    for row in rows:
-        pe, context = row["encoding"], int(row["context"])
-        deviation = f" ± {row['deviation']}" if row["deviation"] else ""
-        table.numbers.setdefault(pe, {})[context] = float(row["value"])
-        table.texts.setdefault(pe, {})[context] = with_commas(row["value"]) + deviation
-        if row["mark"]:
-            table.marks.setdefault(pe, {})[context] = row["mark"]
-    if trained_at is None:
-        table.lengths = dict(zip(table.numbers, lengths, strict=True))
-    return table
-
-
-def with_commas(text: str) -> str:
-    """Return a printed number, its decimals kept, with thousands separators."""
-    return f"{float(text):,.{len(text.partition('.')[2])}f}"
+    lengths *= len(rows) // len(lengths)
+    by_encoding = dict(zip(rows, lengths, strict=True))
+    return PaperTable(source, measure, entry["dataset"], entry["size"], rows, by_encoding)
 
 
 def generalization() -> dict[tuple[str, str], dict[str, float]]:
-    """Return table 1 of the CABLE paper's first version.
+    """Return {(size, encoding): {column: value}} of CABLE, version 1, table 1.
 
-    {(size, encoding): {column: value}}: hellaswag_acc in percent, and
-    perplexities. The paper's "cable" is `cable-v1` here.
+    hellaswag_acc in percent, and perplexities. Its "cable" is `cable-v1` here.
     """
     numbers = {}
-    for row in _rows(GENERALIZATION, OTHER_DATA):
+    for row in _read("generalization.csv", GENERALIZATION):
         size, pe = row.pop("model"), row.pop("encoding")
         columns = {key: float(text) for key, text in row.items() if key != "table"}
         names = {"cable": ["cable-v1"], "t5": ["t5", "t5-clip"]}.get(pe, [pe])

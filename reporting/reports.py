@@ -26,16 +26,13 @@ def read_rows() -> list[dict]:
 
 def files_of(row: dict) -> list[Path]:
     """Return the committed files of a row, relative to the repository."""
-    words = shlex.split(row["command"])
-    if "--out_dir" in words:
-        folder = Path(words[words.index("--out_dir") + 1])
-    else:
-        folder = Path(words[words.index("--out") + 1]).parent
+    *_, flag, out = shlex.split(row["command"])
+    folder = Path(out) if flag == "--out_dir" else Path(out).parent
     return [folder / name for name in row["files"]]
 
 
 def make(row: dict, root: Path) -> list[Path]:
-    """Run the command of a row in a folder that has a copy of results/.
+    """Run a row's command in a folder with a copy of results/.
 
     Returns the files that differ from the committed ones; plots: missing ones.
     """
@@ -51,21 +48,18 @@ def make(row: dict, root: Path) -> list[Path]:
         program.main([path for word in words for path in sorted(glob.glob(word)) or [word]])
     for file in {*folder.iterdir()} - others:
         file.unlink()  # not committed
-    return [file for file in files_of(row) if not _is_equal(root / file, ROOT / file)]
+    return [file for file in files_of(row) if _content(root / file) != _content(ROOT / file)]
 
 
-def _is_equal(made: Path, committed: Path) -> bool:
-    """Return whether files are equal; plots depend on Matplotlib's version."""
-    if not (made.is_file() and committed.is_file()):
-        return False
-    return made.suffix == ".png" or made.read_bytes() == committed.read_bytes()
+def _content(path: Path) -> bytes | None:
+    """Return a file's content, or None; plots depend on Matplotlib's version."""
+    if not path.is_file():
+        return None
+    return b"" if path.suffix == ".png" else path.read_bytes()
 
 
 def make_all(check: bool) -> None:
-    """Make the files of all rows; check: compare only, and write nothing.
-
-    Raises InputError if some differ.
-    """
+    """Make all files; check: compare only. Raises InputError if some differ."""
     differing = []
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)

@@ -13,6 +13,7 @@ from reporting.columns import Column, all_lengths, record_labels, sort_key
 from reporting.formatting import (
     MISSING,
     Table,
+    format_number,
     mean_and_deviation,
     standard_deviation,
 )
@@ -35,10 +36,9 @@ def length_table(
     after the values.
     """
     lengths, marks = all_lengths(columns), marks or {}
-    header = [x_name, *(column.label for column in columns)]
-    is_wide = len(header) > MAX_COLUMNS
+    cells = [[x_name, *(column.label for column in columns)]]
+    is_wide = len(cells[0]) > MAX_COLUMNS
     shown = _spread(lengths, MAX_COLUMNS - 2) if is_wide else lengths
-    cells = [header]
     for length in shown:
         texts = [marks.get((column.label, length), "") for column in columns]
         row = printed_row([column.values(length) for column in columns], best)
@@ -50,10 +50,13 @@ def length_table(
     numbers = [[x_name, *lengths]]
     for column in columns:
         numbers.append([column.label, *map(column.mean, lengths)])
-        deviations = [standard_deviation(column.values(length)) for length in lengths]
-        if len(column.records) > 1 and any(map(column.values, lengths)):
+        if any(deviations := _deviations(column, lengths)):
             numbers.append([f"{column.label} std", *deviations])
     return Table(cells, _transposed(numbers))
+
+
+def _deviations(column: Column, lengths: list[int]) -> list[float | None]:
+    return [standard_deviation(column.values(length)) for length in lengths]
 
 
 def _transposed(rows: list[list]) -> list[list]:
@@ -64,21 +67,15 @@ def _spread(lengths: list[int], most: int) -> list[int]:
     """Return at most `most` lengths, without those near the next one."""
     kept = [*lengths]
     while len(kept) > most:
-        ratios = [after / before for before, after in pairwise(kept)]
-        kept.remove(min(zip(ratios, kept, strict=False), key=lambda pair: (pair[0], -pair[1]))[1])
+        kept.remove(min(pairwise(kept), key=lambda pair: (pair[1] / pair[0], -pair[0]))[0])
     return kept
 
 
 def _merge_deviations(cells: list[list[str]], columns: list[Column], lengths: list[int]) -> None:
     """Move deviations into one column: the largest of each encoding."""
-    largest = []
-    for column in columns:
-        deviations = [standard_deviation(column.values(length)) for length in lengths]
-        known = [value for value in deviations if value is not None]
-        largest.append(f"{max(known):.2f}" if known else MISSING)
-    if {*largest} == {MISSING}:
-        return
-    for row, last in zip(cells, ["± at most", *largest], strict=True):
+    known = [[n for n in _deviations(column, lengths) if n is not None] for column in columns]
+    largest = [f"{max(values):.2f}" if values else MISSING for values in known]
+    for row, last in zip(cells, ["± at most", *largest], strict=True) if any(known) else ():
         row[1:] = [re.sub(r" ± [\d.]+", "", cell) for cell in row[1:]] + [last]
 
 
@@ -119,15 +116,13 @@ def printed_row(row: list[list[float]], best: Callable | None) -> list[str]:
 
 def accuracy_table(records: list[dict]) -> Table:
     """Return a table of eval_hellaswag.py: percent ± standard error."""
-    rows = []
+    cells = [["", "acc", "acc_norm", "examples"]]
     for label, record in zip(record_labels(records), records, strict=True):
-        row = {"": label}
-        for key in ("acc", "acc_norm"):
-            error = record[f"{key}_se"]
-            printed_error = MISSING if error is None else f"{100 * error:.2f}"
-            row[key] = f"{100 * record[key]:.2f} ± {printed_error}"
-        rows.append(row | {"examples": f"{record['examples']:,}"})
-    return Table.from_rows(rows)
+        numbers = [record[key] for key in ("acc", "acc_se", "acc_norm", "acc_norm_se")]
+        acc, error, *norm = (format_number(n if n is None else 100 * n) for n in numbers)
+        row = [label, f"{acc} ± {error}", " ± ".join(norm), f"{record['examples']:,}"]
+        cells.append(row)
+    return Table(cells)
 
 
 # Columns of a benchmark's table, and their formats.
@@ -172,9 +167,8 @@ def speed_table(result: dict, by_context: bool = False) -> Table:
                 "error": entry.get("error"),
                 "skipped": entry.get("left_out"),
                 "memory (MB)": entry["memory"] / 1e6,
+                "weights (MB)": entry["weights"] / 1e6 if "weights" in entry else None,
             }
-            if "weights" in entry:
-                row["weights (MB)"] = entry["weights"] / 1e6
         rows.append(row)
     measured = {name for row in rows for name, value in row.items() if value is not None}
     formats = {name: text for name, text in SPEED_FORMATS.items() if name in measured}
@@ -198,9 +192,7 @@ def time_table(result: dict) -> Table | None:
             seconds = entry["seconds"]
             spread = (max(seconds) - min(seconds)) / statistics.median(seconds)
             rows.append({"case": f"{name}, {context:,}", "spread": spread} | entry["time"])
-    if not rows:
-        return None
-    return Table.from_values({name: "{:.1%}" for name in rows[0]}, rows)
+    return Table.from_values(dict.fromkeys(rows[0], "{:.1%}"), rows) if rows else None
 
 
 def _cells_by_context(cells: list[list[str]]) -> list[list[str]]:

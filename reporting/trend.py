@@ -1,6 +1,6 @@
 """Trend of effects over model size: a measured ratio for each model size.
 
-    rungs = make_rungs(read_records(["results/reproduction", "results/ladder"]))
+    rungs = make_rungs(read_records(["results/reproduction", "results/ladder/ladder_2"]))
     table(measure(rungs), rungs).markdown()
 
 Each row of the section `trend` in results/claims.yaml is a ratio that is 1 if
@@ -28,7 +28,7 @@ from reporting.metrics import PERPLEXITY, RECALL, RECEPTIVE_FIELD
 FAR = FAR_MULTIPLES[0]
 METRICS = {"perplexity": PERPLEXITY, "recall": RECALL, "receptive field": RECEPTIVE_FIELD}
 
-Points = list[tuple[float, Interval | None]]  # parameters and ratio of each rung
+Trend = tuple[Claim, list[Interval | None]]  # ratios of a claim on the rungs
 
 
 @dataclass
@@ -46,10 +46,9 @@ class Rung:
         return f"{size}, {first['data']['dataset']}, {first['block_size']:,}"
 
     def ratio(self, claim: Claim) -> Interval | None:
-        """Return the ratio of a claim; None if the records do not have it.
+        """Return a claim's ratio, if any; of the protocol with most lengths.
 
-        The protocol with most lengths counts, so that all ratios are of one
-        text.
+        All ratios are then of one text.
         """
         metric = METRICS[claim.quantity]
         records = [record for record in self.records if metrics.metric_of(record) is metric]
@@ -82,46 +81,33 @@ def passage_ratio(column: Column, distance: int) -> Interval:
     """Return a passage's perplexity after a copy over that after another."""
     entries = column.entries_by_seed(distance).values()
     ratios = [1 - entry["recall"] / 100 for entry in entries]
-    errors = [
-        entry["recall_se"] / 100 / ratio for entry, ratio in zip(entries, ratios, strict=True)
-    ]
+    pairs = zip(entries, ratios, strict=True)
+    errors = [entry["recall_se"] / 100 / ratio for entry, ratio in pairs]
     trials = column.records[0]["protocol"]["trials"]
     return intervals.mean_interval([*map(math.log, ratios)], errors, trials).exp()
 
 
 def read_records(paths: Sequence[str]) -> list[dict]:
-    """Return the records of perplexity, recall and receptive fields.
-
-    A folder stands for its files of records or, if it has none, for those of
-    its subfolders.
-    """
-    files = [file for path in map(Path, paths) for file in _files(path)]
+    """Return the records of METRICS in files, and in folders of such files."""
+    files = []
+    for path in map(Path, paths):
+        found = [*path.glob("records.jsonl"), *path.glob("eval_*.json")]
+        files += sorted(found) if path.is_dir() else [path]
     records = record_schema.read_records(files, "pass records, or folders of records").values()
-    known = METRICS.values()
-    records = [record for record in records if metrics.metric_of(record) in known]
+    records = [each for each in records if metrics.metric_of(each) in METRICS.values()]
     if not records:
         raise InputError(
             "no records of perplexity, recall or receptive fields found: "
-            "python report.py --trend results/reproduction results/ladder"
+            "python report.py --trend results/reproduction results/ladder/*/"
         )
     return records
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    names = ("records.jsonl", "*eval_*.json")
-    return sorted(file for name in names for file in path.glob(name)) or sorted(
-        file for name in names for file in path.glob(f"*/{name}")
-    )
 
 
 def make_rungs(records: list[dict]) -> list[Rung]:
     """Return the rungs of records, fewest parameters first."""
     groups = {}
     for record in records:
-        # Lengths of other text are compared unpaired
-        # (intervals.perplexity_ratio).
+        # intervals.perplexity_ratio compares lengths of other text unpaired.
         record = record | {"protocol": record["protocol"] | {"remainder": None}}
         data = tuple(record["data"].get(key) for key in ("dataset", "split", "tokenizer", "sha256"))
         groups.setdefault((record.get("size"), record["block_size"], data), []).append(record)
@@ -133,20 +119,19 @@ def make_rungs(records: list[dict]) -> list[Rung]:
     return sorted(rungs, key=lambda rung: rung.parameters)
 
 
-def measure(rungs: Sequence[Rung]) -> list[tuple[Claim, Points]]:
+def measure(rungs: Sequence[Rung]) -> list[Trend]:
     """Return each claim's ratios on the rungs; None where not measured."""
-    claims = load()["trend"]
-    return [(claim, [(rung.parameters, rung.ratio(claim)) for rung in rungs]) for claim in claims]
+    return [(claim, [rung.ratio(claim) for rung in rungs]) for claim in load()["trend"]]
 
 
-def table(trends: list[tuple[Claim, Points]], rungs: Sequence[Rung]) -> Table:
+def table(trends: list[Trend], rungs: Sequence[Rung]) -> Table:
     """Return the table: a row per claim, a column per rung."""
     rows = [["claim", "ratio", *(rung.label for rung in rungs)]]
-    for claim, points in trends:
+    for claim, ratios in trends:
         words = {"others": ", ".join(claim.others), "at": f"{claim.at[0]:g}x"}
         what = claim.what.format(encoding=claim.encoding, **words)
-        ratios = [printed_interval(ratio) if ratio else MISSING for _, ratio in points]
-        rows.append([claim.wording, what, *ratios])
+        cells = [printed_interval(ratio) if ratio else MISSING for ratio in ratios]
+        rows.append([claim.wording, what, *cells])
     return Table(rows)
 
 
@@ -158,18 +143,19 @@ def caption(rungs: Sequence[Rung]) -> str:
     )
 
 
-def plot(trends: list[tuple[Claim, Points]], file) -> None:
+def plot(trends: list[Trend], rungs: Sequence[Rung], file) -> None:
     """Plot the claims measured on at least two rungs, or all if none is.
 
     A claim on cable has the color of what cable is compared with.
     """
     lines = []
-    for claim, points in trends:
+    for claim, ratios in trends:
         pe = claim.others[0] if claim.encoding == "cable" and claim.others else claim.encoding
         lines.append(line := figures.Line(claim.wording, pe))
-        for size, ratio in points:
+        for rung, ratio in zip(rungs, ratios, strict=True):
             if ratio:
-                line.add(size, ratio.estimate, *figures.error_bar(ratio, ratio.estimate))
+                errors = figures.error_bar(ratio, ratio.estimate)
+                line.add(rung.parameters, ratio.estimate, *errors)
     most = max(len(line.points) for line in lines)
     shown = [line for line in lines if len(line.points) >= min(most, 2)]
     title = "ratios with 95% intervals; text and training length differ between sizes (trend.md)"

@@ -70,7 +70,7 @@ def main(argv=None):
     out = Folder(config.out_dir)
     scores = read_scores(config.scores)
     rows = score_rows(scores)
-    print(out.add_text("scores.md", shorten(rows).markdown(), caption(scores)))
+    print(out.add("scores.md", shorten(rows).markdown(), caption(scores)))
     out.add("scores.csv", Table.from_rows(rows).csv())
     out.add_plot("scores", partial(draw, scores))
     out.write()
@@ -221,7 +221,7 @@ def draw(scores: dict[str, Score], file) -> None:
         f"trained at {reference.budget['training']['block_size']:,} tokens, "
         f"{seeds} seed{'s' if seeds > 1 else ''}\n95% intervals; triangles: outside of the plot"
     )
-    figures.scatter([points[pe] for pe in shown], file, *labels, title, REFERENCES)
+    figures.scatter([points[pe] for pe in shown], file, *labels, title)
 
 
 if __name__ == "__main__":

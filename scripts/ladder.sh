@@ -34,4 +34,4 @@ case $rung in
     *) echo "error: there is no rung $rung: use 2, 3 or 4" >&2 && exit 2 ;;
 esac
 exec python run_experiment.py --name ladder/rung_$rung --data fineweb-edu "${flags[@]}" --commands \
-    "report.py --trend results/reproduction results/ladder {out} --out_dir {out}" "${@:2}"
+    "report.py --trend results/reproduction $(echo results/ladder/*/) {runs} --out_dir {out}" "${@:2}"

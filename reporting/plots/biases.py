@@ -31,11 +31,10 @@ from torch import Tensor
 from errors import InputError
 from evaluation import bias_statistics
 from evaluation.runner import shards_for_run
-from reporting import style
+from reporting import figures
 from text_data.tokenizer import run_tokenizer
 
 MAX_LABELED_TOKENS = 40
-HEADS_PER_ROW = (4, 2)  # without labels of tokens, and with them
 POINTS_OF_LABELS = 360  # total height of the labels of a row of heads
 
 
@@ -49,7 +48,7 @@ class Config:
     """name and SHA-256 of the files with encodings of your own"""
     text: str = "def area(width, height):\n    return width * height\n"
     """text to plot, best a few dozen tokens"""
-    tokens: int | None = None
+    tokens: int | None = cli.limited(None, 2)
     """use the first TOKENS tokens of the validation split in place of --text"""
     data: str | None = None
     """folder of shards for --tokens; null: the training data of the run"""
@@ -61,9 +60,7 @@ class Config:
     """PNG file to write"""
 
     def __post_init__(self):
-        if self.tokens is not None and self.tokens < 2:
-            raise InputError(f"--tokens {self.tokens} is too few: use at least 2")
-        style.check_png(self.out)
+        figures.check_png(self.out)
 
 
 def main(argv=None):
@@ -74,13 +71,11 @@ def main(argv=None):
     model, checkpoint = load_model(config.run[0], device, causal=None)
     pe, layers = checkpoint["gpt"]["pe"], len(model.h)
     if not -layers <= config.layer < layers:
-        raise InputError(
-            f"--layer {config.layer}: the model has {layers} layers: use 0 to {layers - 1}"
-        )
+        end = f"the model has {layers} layers: use 0 to {layers - 1}"
+        raise InputError(f"--layer {config.layer}: {end}")
     tokenizer = run_tokenizer(config.run[0], checkpoint)
-    if config.tokens is None:
-        tokens = tokenizer.encode(config.text)
-    else:
+    tokens = tokenizer.encode(config.text)
+    if config.tokens is not None:
         shards = shards_for_run(config.run[0], checkpoint, config.data)
         tokens = shards.tokens[0][: config.tokens].tolist()
     if len(tokens) < 2:
@@ -91,9 +86,10 @@ def main(argv=None):
             "pass a shorter text"
         )
     matrices, decay, content = layer_matrices(model, torch.tensor([tokens]), config)
-    labels = [tokenizer.decode([token]) for token in tokens[:MAX_LABELED_TOKENS]]
-    labels = [label.replace("\n", "⏎").replace(" ", "␣") for label in labels]
-    labels = [label if len(label) < 10 else f"{label[:9]}…" for label in labels]
+    labels = None
+    if len(tokens) <= MAX_LABELED_TOKENS:
+        texts = (tokenizer.decode([n]).replace("\n", "⏎").replace(" ", "␣") for n in tokens)
+        labels = [text if len(text) < 10 else f"{text[:9]}…" for text in texts]
     millions, settings = model.parameter_count() / 1e6, checkpoint["config"]
     data = Path(settings["data"] or "unknown data").name  # None: imported weights
     seed = "" if settings["seed"] is None else f", seed {settings['seed']}"
@@ -102,7 +98,7 @@ def main(argv=None):
         f"parameters, trained on {data} at {checkpoint['gpt']['block_size']:,} tokens{seed}"
     )
     with atomic(config.out) as file:
-        plot(matrices, decay, labels if len(labels) == len(tokens) else None, title, file)
+        draw(matrices, decay, labels, title).savefig(file, format="png")
     print(f"wrote {config.out}")
 
 
@@ -131,39 +127,33 @@ def layer_matrices(model, tokens: Tensor, config: Config) -> tuple:
     return matrices.numpy(), decay, content
 
 
-def plot(matrices, decay, labels: list[str] | None, title: str, file) -> None:
-    """Write a PNG; arguments as in `draw`."""
-    draw(matrices, decay, labels, title).savefig(file, format="png")
-
-
 def draw(matrices, decay, labels: list[str] | None, title: str):
     """Return a figure of Matplotlib with four heads per row; with labels, two.
 
     matrices: (H, T, T); decay: (H, T) or None; labels: of the tokens, or None.
     """
     heads, T, _ = matrices.shape
-    columns = min(HEADS_PER_ROW[labels is not None], heads)
+    columns = min(2 if labels else 4, heads)
     rows = -(-heads // columns)
-    parts = [3] if decay is None else [3, 1]
-    width = style.WIDTH / max(2, columns)
-    figure = style.new_figure(0.6 + rows * (width if decay is None else 1.4 * width), title)
+    ratios = [3] if decay is None else [3, 1]
+    parts, width = len(ratios), figures.WIDTH / max(2, columns)
+    figure = figures.new_figure(0.6 + rows * (width if decay is None else 1.4 * width), title)
     figure.supxlabel("key token", fontsize=9)
     figure.supylabel("query token", fontsize=9)
-    shape = (rows * len(parts), columns)
-    axes = figure.subplots(*shape, squeeze=False, height_ratios=parts * rows)
-    axes = axes.reshape(rows, len(parts), columns).swapaxes(1, 2).reshape(-1, len(parts))
-    for unused in axes[heads:].flat:
-        unused.set_visible(False)
+    grid = figure.subplots(rows * parts, columns, squeeze=False, height_ratios=ratios * rows)
     low, high = float(np.nanmin(matrices)), float(np.nanmax(matrices))
     limit = max(-low, high, 1e-6)
-    for head, (top, *below) in enumerate(axes[:heads]):
-        image = style.draw_matrix(top, matrices[head], limit)
+    for axes in grid[-parts:, heads - (rows - 1) * columns :].flat:
+        axes.set_visible(False)
+    for head in range(heads):
+        top, *below = grid[head // columns * parts :, head % columns][:parts]
+        image = figures.draw_matrix(top, matrices[head], limit)
         top.tick_params(labelbottom=not below)
         top.locator_params(integer=True)
         top.set_title(f"head {head}" if heads > 1 else "", fontsize=9)
         if decay is not None:
             (bars,) = below
-            bars.bar(range(T), decay[head], width=1, color=style.GRAY)
+            bars.bar(range(T), decay[head], width=1, color=figures.GRAY)
             bars.set(xlim=(-0.5, T - 0.5), ylim=(0, 1.05 * max(1e-6, float(decay.max()))))
             bars.set_ylabel("" if head % columns else "decay at the token", fontsize=8)
             bars.spines[["top", "right"]].set_visible(False)
@@ -174,5 +164,5 @@ def draw(matrices, decay, labels: list[str] | None, title: str):
             font = {"fontsize": size, "family": "monospace", "parse_math": False}
             (below or [top])[-1].set_xticks(range(T), labels, rotation=90, **font)
             top.set_yticks(range(T), labels, **font)
-    style.add_color_bar(figure, image, axes[:heads, 0].tolist(), low, high)
+    figures.add_color_bar(figure, image, grid[::parts].ravel()[:heads].tolist(), low, high)
     return figure

@@ -30,8 +30,7 @@ def has_gain(columns: list[Column]) -> bool:
 def gains(column: Column) -> tuple[np.ndarray, np.ndarray]:
     """Return starts of windows of the shortest length (n,), gains (seeds, n).
 
-    A mean over such a window has contexts from one token to the shortest
-    length.
+    The mean over such a window has all contexts up to the shortest length.
     """
     shortest, *_, longest = column.lengths()
     curves = {}
@@ -47,18 +46,15 @@ def gains(column: Column) -> tuple[np.ndarray, np.ndarray]:
 
 def table(columns: list[Column]) -> Table:
     """Return a row per doubling of the position, a column per encoding."""
-    shortest, *_, longest = all_lengths(columns)
-    rows, start = [], 0
+    stop, *_, longest = all_lengths(columns)
+    cells, start = [["position", *(column.label for column in columns)]], 0
     while start < longest:
-        stop = max(2 * start, shortest)
-        row = {"position": f"{start:,} to {min(stop, longest) - 1:,}"}
-        for column in columns:
-            positions, by_seed = gains(column)
+        cells.append([f"{start:,} to {min(stop, longest) - 1:,}"])
+        for positions, by_seed in map(gains, columns):
             inside = (positions >= start) & (positions < stop)
-            row[column.label] = mean_and_deviation(by_seed[:, inside].mean(1).tolist(), 3)
-        rows.append(row)
-        start = stop
-    return Table.from_rows(rows)
+            cells[-1].append(mean_and_deviation(by_seed[:, inside].mean(1).tolist(), 3))
+        start, stop = stop, 2 * stop
+    return Table(cells)
 
 
 def plot(columns: list[Column], file) -> None:

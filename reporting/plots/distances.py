@@ -6,12 +6,10 @@
 Upper row: the bias B[i, j] of query token i (vertical) and key token j
 (horizontal) in the last of 12 heads. Lower panel: the bias by distance. --fit N
 fits a log(1 + d) + b to the first encoding at the N shortest distances d by
-least squares, and draws and prints the curve. Learnable encodings have their
-initial values.
+least squares. Learnable encodings have their initial values.
 
-Figures 8 to 10 of the Sandwich paper: 12 heads, of which the last has the
-compression ratio h = 8, and 8,192 tokens. The fitted curve is
-`sandwich-smoothed` there.
+Figures 8 to 10 of the Sandwich paper: the last head has the compression ratio
+h = 8. The fitted curve is `sandwich-smoothed` there.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +26,7 @@ import pe_spec
 import posenc
 from errors import InputError
 from more_encodings.some_heads import unwrap
-from reporting import figures, style
+from reporting import figures
 
 HEADS = 12  # of GPT-2 small
 CHANNELS_PER_HEAD = 64
@@ -51,7 +49,7 @@ class Config:
     """PNG file to write"""
 
     def __post_init__(self):
-        style.check_png(self.out)
+        figures.check_png(self.out)
         if not self.encodings:
             raise InputError("no encodings given: python plot.py distances sandwich ...")
         if self.fit is not None and not 2 <= self.fit <= self.context:
@@ -64,7 +62,8 @@ def main(argv=None):
     fitted = None
     if config.fit:
         pe = config.encodings[0]
-        fitted = a, b = fit_logarithm(rows[pe][: config.fit])
+        fitted = np.polyfit(np.log1p(np.arange(config.fit)), rows[pe][: config.fit], 1)
+        a, b = fitted
         print(f"{pe}: {a:.3f} log(1 + d) {b:+.3f}, fitted to distances 0 to {config.fit - 1:,}")
     with atomic(config.out) as file:
         title = f"last of {HEADS} heads, {config.context:,} tokens"
@@ -92,22 +91,13 @@ def bias_by_distance(pe: str, context: int, heads: int, head: int) -> np.ndarray
     return bias[0, head, 0].flip(0).double().numpy()
 
 
-def fit_logarithm(bias: np.ndarray) -> tuple[float, float]:
-    """Return a and b of a log(1 + d) + b, fitted by least squares.
+def plot(rows: dict[str, np.ndarray], fitted: np.ndarray | None, title: str, file) -> None:
+    """Write a PNG of the encodings' matrices, and the biases by distance.
 
-    bias: (n,) at d = 0, 1, ..., n >= 2.
-    """
-    a, b = np.polyfit(np.log1p(np.arange(len(bias))), bias, 1)
-    return float(a), float(b)
-
-
-def plot(rows: dict[str, np.ndarray], fitted: tuple | None, title: str, file) -> None:
-    """Write a PNG of each encoding's matrix, and below the biases by distance.
-
-    rows: {encoding: bias (n,)}; fitted: of fit_logarithm, or None.
+    rows: {encoding: bias (n,)}; fitted: a and b of the curve, or None.
     """
     heights = (min(3.3, 0.9 + 6 / len(rows)), 3.3)
-    figure = style.new_figure(sum(heights), title)
+    figure = figures.new_figure(sum(heights), title)
     upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
     all_axes = upper.subplots(1, len(rows), squeeze=False, sharey=True)[0]
     low, high = min(map(np.min, rows.values())), max(map(np.max, rows.values()))
@@ -116,13 +106,13 @@ def plot(rows: dict[str, np.ndarray], fitted: tuple | None, title: str, file) ->
     distances = tokens[:, None] - tokens
     for axes, (pe, bias) in zip(all_axes, rows.items(), strict=True):
         matrix = np.where(distances < 0, np.nan, bias[distances.clip(min=0)])
-        image = style.draw_matrix(axes, matrix, max(-low, high), extent=(0, n, n, 0))
-        axes.set_title(style.short_label(pe).replace(", ", "\n"), fontsize=9)
+        image = figures.draw_matrix(axes, matrix, max(-low, high), extent=(0, n, n, 0))
+        axes.set_title(figures.short_label(pe).replace(", ", "\n"), fontsize=9)
         axes.set(xticks=(0, n), yticks=(0, n), xlabel="key token")
     all_axes[0].set_ylabel("query token")
-    style.add_color_bar(upper, image, all_axes, low, high)
+    figures.add_color_bar(upper, image, all_axes, low, high)
     lines = [figures.Line(pe, pe, [*enumerate(bias)]) for pe, bias in rows.items()]
-    if fitted:
+    if fitted is not None:
         a, b = fitted
         fit = a * np.log1p(np.arange(n)) + b
         lines.append(figures.Line(f"fit: {a:.3f} log(1 + d) {b:+.3f}", "nope", [*enumerate(fit)]))

@@ -23,8 +23,8 @@ from runtime.schema import Count, Integer, Number, Text, fields, find_mismatch, 
 import yaml
 
 from errors import InputError
-from evaluation import record_schema
-from reporting import figures, style
+from evaluation.record_schema import FINETUNING
+from reporting import figures
 
 REMEDY = "train again, or remove the run"
 SETTINGS = fields(  # of config.yaml or config.json
@@ -55,17 +55,16 @@ def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("runs", "run folders"))
     if not config.runs:
         raise InputError("no runs given: python plot.py losses runs/NAME ...")
-    style.check_png(config.out)
+    figures.check_png(config.out)
     lines, runs, setups, descriptions = [], [], set(), set()
     for run in map(Path, config.runs):
-        losses = read_losses(run, config.kind)
-        if not losses:
+        found, setup = read_run(run, config.kind)
+        if not found["losses"]:
             raise InputError(f"{run} has no {config.kind} losses: remove it")
-        found, training, setup = describe_run(run)
-        lines.append(figures.Line(run.name, found["pe"], losses))
-        runs.append(found | {"step": losses[-1][0], "losses": losses})
-        setups.add((training, setup))
-        descriptions.add(f"{setup}, seed {found['seed']}")
+        lines.append(figures.Line(run.name, found["pe"], found["losses"]))
+        runs.append(found | {"step": found["losses"][-1][0]})
+        setups.add(setup)
+        descriptions.add(f"{setup[1]}, seed {found['seed']}")
     title = f"{config.kind} loss; one run per line\n{'; '.join(sorted(descriptions))}"
     panels = [("loss (nats)", lines)]
     with atomic(config.out) as file:
@@ -81,10 +80,20 @@ def main(argv=None):
     print(f"record: {path}")
 
 
-def describe_run(run: Path) -> tuple[dict, str, str]:
-    """Return a run's fields of the record, its training, and its setup without seed in words."""
-    finetuning = read_finetuning(run)
-    path = run / ("config.json" if finetuning else run_folder.CONFIG)
+def read_run(run: Path, kind: str) -> tuple[dict, tuple[str, str]]:
+    """Return a run's fields of the record, with losses; and its setup.
+
+    kind: "train" or "val". setup: training, and in words what is equal for all
+    seeds. Raises InputError if a file is missing or corrupt.
+    """
+    path, tuned = run / "config.json", run / "finetune.json"
+    finetuning = read_json(tuned, "fine-tune again", FINETUNING) if tuned.exists() else None
+    if finetuning is None:
+        path = run / run_folder.CONFIG
+        losses = _logged_losses(run, kind)
+    else:
+        # Fine-tuning does not validate. An unfinished one has no losses yet.
+        losses = finetuning.get("losses", []) if kind == "train" else []
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -93,34 +102,22 @@ def describe_run(run: Path) -> tuple[dict, str, str]:
     if problem := find_mismatch(settings, SETTINGS):
         raise InputError(f"{path}: {problem}: {REMEDY}")
     keys = ("pe", "size", "objective", "seed")
-    found = {"run": run.name} | {key: settings.get(key) for key in keys}
+    found = {"run": run.name} | {key: settings.get(key) for key in keys} | {"losses": losses}
     model = f"{settings.get('size') or 'custom'} model"
     if finetuning:
         found |= {"objective": "mlm", "seed": finetuning["settings"]["seed"]}
-        return found, "fine-tuning", f"{model}, fine-tuned"
+        return found, ("fine-tuning", f"{model}, fine-tuned")
     data = Path(settings.get("data") or "unknown data").name
     length = settings.get("block_size") or 0
-    return found, "pretraining", f"{model} on {data}, trained at {length:,} tokens"
+    return found, ("pretraining", f"{model} on {data}, trained at {length:,} tokens")
 
 
-def read_finetuning(run: Path) -> dict | None:
-    """Return a fine-tuning's record, or None. Raises InputError if corrupt."""
-    path = run / "finetune.json"
-    return read_json(path, "fine-tune again", record_schema.FINETUNING) if path.exists() else None
-
-
-def read_losses(run: Path, kind: str) -> list[tuple[float, float]]:
-    """Return [(step, loss)] of a run; kind: "train" or "val".
-
-    Raises InputError if the folder has no log.
-    """
-    if finetuning := read_finetuning(run):
-        # Fine-tuning does not validate. An unfinished one has no losses yet.
-        return finetuning.get("losses", []) if kind == "train" else []
-    if not (run / run_folder.LOG).exists():
+def _logged_losses(run: Path, kind: str) -> list[tuple[float, float]]:
+    """Return [(step, loss)] of a training's log."""
+    path = run / run_folder.LOG
+    if not path.exists():
         raise InputError(f"{run} has no log.jsonl or finetune.json: use the folder of a run")
     entries = [entry for entry in run_folder.read_log(run) if entry["kind"] == kind]
-    for entry in entries:
-        if problem := find_mismatch(entry, LOG_ENTRY):
-            raise InputError(f"{run / run_folder.LOG}: {problem}: {REMEDY}")
+    if problem := find_mismatch(entries, list[LOG_ENTRY]):
+        raise InputError(f"{path}: {problem}: {REMEDY}")
     return [(entry["step"], entry["loss"]) for entry in entries]

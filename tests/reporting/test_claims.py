@@ -268,6 +268,10 @@ CONTRADICTED = {
 }
 
 
+def values_of(rows):
+    return {context: float(row["value"]) for context, row in rows.items()}
+
+
 def test_criteria_hold_on_the_tables_that_the_papers_print():
     """No criterion is stricter than the tables of its paper, except where these disagree."""
     failed, held = set(), set()
@@ -276,9 +280,9 @@ def test_criteria_hold_on_the_tables_that_the_papers_print():
         if printed.metric != "Perplexity":
             continue
         records = [
-            record(pe, values, block_size=printed.training_length(pe))
+            record(pe, values_of(rows), block_size=printed.training_length(pe))
             | {"protocol": SAME_TARGETS, "size": printed.size, "data": {"dataset": printed.dataset}}
-            for pe, values in printed.numbers.items()
+            for pe, rows in printed.rows.items()
         ]
         for verdict in judge(records):
             key = (verdict.paper, table, verdict.claim.partition(" / ")[0].split(" than")[0])
@@ -364,7 +368,7 @@ def encoders(spread=5.0, **values):
             known = {"ndcg10": value, "by_question": scores}
             lengths[str(64 * multiple)] = None if value is None else known
         made = {"run": pe, "pe": pe, "size": "small", "block_size": 64, "metric": "nDCG@10"}
-        records.append(made | {"seed": 1, "data": {}, "lengths": lengths})
+        records.append(made | {"seed": 1, "data": {}, "settings": {}, "lengths": lengths})
     return make_columns(records, "ndcg10")
 
 

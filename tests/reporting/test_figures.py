@@ -7,25 +7,25 @@ import pytest
 from test_report import record
 
 from evaluation.intervals import Interval
-from reporting import figures, style
+from reporting import figures
 from reporting.columns import make_columns
 
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Panels and arguments of every plot of lines, which are drawn, too."""
+    """Panels and titles of every plot of lines, which are drawn, too."""
     calls, draw_lines = [], figures.draw_lines
 
-    def note(file, title, panels, x_label, *others, **style):
-        calls.append(([lines for _, lines in panels], x_label, title))
-        draw_lines(file, title, panels, x_label, *others, **style)
+    def note(file, title, panels, *others, **options):
+        calls.append(([lines for _, lines in panels], title))
+        draw_lines(file, title, panels, *others, **options)
 
     monkeypatch.setattr(figures, "draw_lines", note)
     return calls
 
 
-def columns_of(records):
-    return make_columns(records, "perplexity")
+def plot(records, file, **options):
+    figures.by_length(make_columns(records, "perplexity"), file, "perplexity", **options)
 
 
 def labels_of(panel):
@@ -42,10 +42,10 @@ def labels_of(panel):
     ],
 )
 def test_ticks_are_round_numbers(low, high, labels):
-    axes = style.new_figure(4, "title").subplots()
+    axes = figures.new_figure(4, "title").subplots()
     axes.plot([1, 2], [low, high])
     axes.set_yscale("log")
-    style.finish(axes, "x", "y", [])
+    figures.finish(axes, "x", "y", [])
     axes.figure.draw_without_rendering()
     assert labels <= {text.get_text() for text in axes.get_yticklabels()}
 
@@ -53,46 +53,37 @@ def test_ticks_are_round_numbers(low, high, labels):
 @pytest.mark.parametrize(
     "pe, label",
     [
-        ("cable", "cable"),
-        ("rope:heads_percent=75+alibi:heads_percent=75", "rope+alibi, ¾ of heads"),
-        ("cable:heads_percent=50, 512", "cable, 512, ½ of heads"),
-        ("rope+cable@1_cable:heads_percent=50@1", "rope+cable@1_cable½@1"),
+        ("rope:heads_percent=75+alibi:heads_percent=75", "rope+alibi, 75% of heads"),
+        ("cable:heads_percent=50, 512", "cable, 512, 50% of heads"),
+        ("rope+cable@1_cable:heads_percent=50@1", "rope+cable@1_cable:50%@1"),
         ("yarn:ramp=released,factor=16", "yarn, ramp released, factor 16"),
         ("window:w=64+rope", "window:w=64+rope"),
     ],
 )
 def test_labels_are_short(pe, label):
-    assert style.short_label(pe) == label
+    assert figures.short_label(pe) == label
 
 
 def test_a_line_has_the_color_of_its_encoding_in_every_figure(tmp_path, monkeypatch):
     """In the order of the paper or alone, and in a scatter plot; others are gray, with labels."""
     drawn = []
-    monkeypatch.setattr(style, "finish", lambda *arguments: drawn.append(arguments[3]))
+    monkeypatch.setattr(figures, "finish", lambda *arguments: drawn.append(arguments[3]))
     records = [record(pe, {256: 4.0, 512: 4.0}) for pe in ("cable", "rope", "rope+cable")]
-    figures.by_length(columns_of(records), tmp_path / "a.png", "perplexity")
-    figures.by_length(columns_of(records[1:]), tmp_path / "a.png", "perplexity")
+    plot(records, tmp_path / "a.png")
+    plot(records[1:], tmp_path / "a.png")
     value = Interval(3.0, 2.0, 4.0)
     figures.scatter([("rope", value, value)], tmp_path / "a.png", "x", "y")
     colors = [{label: color for label, color, _ in ends} for ends in drawn]
-    both = {"rope": style.COLORS["rope"], "rope+cable": style.GRAY}
-    assert colors == [{"cable": style.COLORS["cable"]} | both, both, {"rope": both["rope"]}]
+    both = {"rope": figures.COLORS["rope"], "rope+cable": figures.GRAY}
+    assert colors == [{"cable": figures.COLORS["cable"]} | both, both, {"rope": both["rope"]}]
 
 
 def test_labels_do_not_overlap():
     """Those at one height are spread around it, within the plot as far as they fit."""
-    heights = style.spread([0.0, 0.5, 0.5, 0.99, 1.0], 0.1)
+    heights = figures.spread([0.0, 0.5, 0.5, 0.99, 1.0], 0.1)
     assert all(b - a > 0.099 for a, b in zip(heights, heights[1:], strict=False))
     assert heights[0] == 0 and heights[1] == 0.5 and heights[-1] == pytest.approx(1)
-    assert style.spread([0.2] * 3, 0.6) == pytest.approx([0.0, 0.6, 1.2])
-
-
-def test_title_names_data_model_length_and_seeds(drawn, tmp_path):
-    records = [record("cable", {256: 4.0}, seed=seed) for seed in (1, 2)]
-    figures.by_length(columns_of(records), tmp_path / "a.png", "perplexity")
-    first, second = drawn[0][2].split("\n")
-    assert re.fullmatch(r"toy \(val\), .* model.*, trained at 256 tokens, 2 seeds", first)
-    assert second == "bands: ± standard deviation over seeds"
+    assert figures.spread([0.2] * 3, 0.6) == pytest.approx([0.0, 0.6, 1.2])
 
 
 def test_close_up_has_the_lines_near_the_lowest(drawn, tmp_path):
@@ -105,9 +96,8 @@ def test_close_up_has_the_lines_near_the_lowest(drawn, tmp_path):
         record("fox", {256: 4.0, 512: 4.1}),
     ]
     for chosen in (records, records[:4], [*records[:2], records[4]]):
-        path = tmp_path / "plot.png"
-        figures.by_length(columns_of(chosen), path, "perplexity", close_up=True)
-    (wide, close), (two,), (all_close,) = [panels for panels, *_ in drawn]
+        plot(chosen, tmp_path / "plot.png", close_up=True)
+    (wide, close), (two,), (all_close,) = [panels for panels, _ in drawn]
     assert labels_of(wide) == ["cable", "alibi", "rope", "learnable", "fox"]
     assert labels_of(close) == ["cable", "alibi", "fox"] == labels_of(all_close)
     assert labels_of(two) == ["cable", "alibi", "rope", "learnable"]
@@ -118,15 +108,16 @@ def test_lines_have_the_deviation_over_seeds(drawn, tmp_path):
     """4.0 and 4.2 in two seeds; one seed and infinity at the other lengths."""
     values = {256: 4.0, 512: 3.0, 1024: math.inf}
     records = [record("cable", values, seed=1), record("cable", {256: 4.2, 1024: 5.0}, seed=2)]
-    figures.by_length(columns_of(records), tmp_path / "plot.png", "perplexity")
-    ((line,),), *_ = drawn[0]
+    plot(records, tmp_path / "plot.png")
+    plot(records[:1], tmp_path / "plot.png")
+    (((line,),), title), (((single,),), _) = drawn
+    assert re.match(r"toy \(val\), .* model.*, trained at 256 tokens, 2 seeds\nbands: ± ", title)
     assert line.points == [(256, pytest.approx(4.1))]
     assert line.errors == [(pytest.approx(0.1414, abs=1e-4),) * 2]
-    figures.by_length(columns_of(records[:1]), tmp_path / "plot.png", "perplexity")
-    ((line,),), *_ = drawn[1]
-    assert [x for x, _ in line.points] == [256, 512]
+    assert [x for x, _ in single.points] == [256, 512]
     entry = records[0]["lengths"]["256"]
-    assert line.errors[0] == (pytest.approx(entry["loss_se"] * entry["perplexity"]),) * 2
+    assert single.errors[0] == (pytest.approx(entry["loss_se"] * entry["perplexity"]),) * 2
+    plot([record("cable", {256: math.inf})], tmp_path / "plot.png", close_up=True)  # no line
 
 
 def test_error_bars_of_a_scatter_plot_end_at_its_limits(tmp_path):
@@ -137,5 +128,5 @@ def test_error_bars_of_a_scatter_plot_end_at_its_limits(tmp_path):
     assert all(map(math.isnan, figures.error_bar(Interval(3.0), 3.0)))
     points = [("cable", Interval(4.0, 4.0, 4.0), Interval(-0.1, -0.2, 0.1))]
     points += [("rope", Interval(14.0, 12.0, 16.0), Interval(0.9, 0.1, 1.7))]
-    figures.scatter(points, tmp_path / "plot.png", "x", "y", "title", ("cable",))
+    figures.scatter(points, tmp_path / "plot.png", "x", "y", "title")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

@@ -9,8 +9,6 @@ import record_examples
 
 import compare
 import report
-from reporting import figures
-from reporting.columns import make_columns
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -44,15 +42,6 @@ def test_infinite_perplexity_of_a_large_loss_is_reported(tmp_path, capsys):
     assert re.search(r"\| +512 \| +\*\*inf\*\* \| +\*\*inf\*\* \|", markdown)
     compare.main(["--over", "seeds", *paths])
     assert "inf" in capsys.readouterr().out
-
-
-def test_a_plot_without_a_finite_value_is_empty(tmp_path):
-    record = record_examples.perplexity()
-    for entry in record["lengths"].values():
-        entry |= {"loss": 800.0, "perplexity": math.inf}
-    columns = make_columns([record], "perplexity")
-    with open(tmp_path / "a.png", "wb") as file:
-        figures.by_length(columns, file, "perplexity", close_up=True)
 
 
 def test_texts_are_escaped(tmp_path):
