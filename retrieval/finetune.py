@@ -124,7 +124,7 @@ def main(argv=None):
     known = previous.get("sha256", hashes)
     if changed := [name for name, sha256 in hashes.items() if known.get(name) != sha256]:
         difference = f"trained with another content of {' and '.join(changed)}"
-        raise InputError(*run_folder.refusals(out, [difference]))
+        raise InputError(run_folder.refusal(out, difference))
     record = {
         "settings": dataclasses.asdict(config),
         "sha256": hashes,
@@ -170,7 +170,7 @@ def find_record(out: Path, config: Config) -> dict:
         if name not in FINETUNING_MAY_CHANGE and old.get(name) != value
     ]
     if changes:
-        raise InputError(*run_folder.refusals(out, changes))
+        raise InputError(*(run_folder.refusal(out, change) for change in changes))
     return record
 
 

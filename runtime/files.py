@@ -19,8 +19,6 @@ from runtime.schema import find_mismatch
 from errors import InputError
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)  # of flock on a file system without locks
-# End of the names of temporary files.
-PARTIAL = r"\.[0-9a-f]{8}\.partial"
 
 
 @contextmanager
@@ -34,7 +32,7 @@ def atomic(path: str | Path):
     path = Path(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        remove_partial_files(path.parent, re.escape(path.name) + PARTIAL)
+        remove_partial_files(path.parent)
         partial, file = _open_partial(path)
         with file:
             try:
@@ -66,14 +64,13 @@ def _partial_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
 
 
-def remove_partial_files(folder: Path, pattern: str) -> None:
+def remove_partial_files(folder: Path) -> None:
     """Remove the temporary files that killed processes left in a folder.
 
-    pattern: regular expression of the whole name. Locked files are in use and
-    stay; so do all on a file system without locks.
+    Locked files are in use and stay; so do all on a file system without locks.
     """
     for path in folder.iterdir():
-        if re.fullmatch(pattern, path.name):
+        if re.fullmatch(r".+\.[0-9a-f]{8}\.partial", path.name):
             with contextlib.suppress(OSError), open(path, "r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()

@@ -35,7 +35,7 @@ from runtime.checkpoints import (
     write_checkpoint,
 )
 from runtime.devices import provenance
-from runtime.files import PARTIAL, atomic, read_json_lines, remove_partial_files, writing
+from runtime.files import atomic, read_json_lines, writing
 from runtime.schema import (
     MAY_BE_OVERRIDDEN,
     MAY_CHANGE_ON_RESUME,
@@ -50,7 +50,6 @@ import yaml
 from errors import InputError
 
 CONFIG, LOG = "config.yaml", "log.jsonl"
-LEFTOVERS = rf"(checkpoint_\d+\.pt|config\.yaml|log\.jsonl){PARTIAL}"
 LOSSES = ("train", "val")  # kinds of records with a loss
 RECORD = fields({"kind": str, "step": Count, "loss?": float, "id?": str})  # of the log
 ALREADY = "{} already contains a run: pass --resume to continue it, or use another --out_dir"
@@ -132,16 +131,15 @@ class Run:
         overridden = (
             f"use the same, or pass --override {flag} to change it from step {self.step} on"
         )
-        problems = []
-        for name in refused:
-            remedy = overridden if name in MAY_BE_OVERRIDDEN else USE_THE_SAME
-            problems += refusals(self.folder, [difference(name, *changed[name])], remedy)
+        remedies = {difference(name, *changed[name]): USE_THE_SAME for name in refused}
+        remedies |= {
+            difference(x, *changed[x]): overridden for x in refused if x in MAY_BE_OVERRIDDEN
+        }
         if old_data != self.data:
             remedy = f"use the same, or start a new run with --init_from {self.folder}"
-            other = f"not trained on the data in {self.config['data']}"
-            problems += refusals(self.folder, [other], remedy)
-        if problems:
-            raise InputError(*problems)
+            remedies[f"not trained on the data in {self.config['data']}"] = remedy
+        if remedies:
+            raise InputError(*(refusal(self.folder, *each) for each in remedies.items()))
 
     def start(self, device: torch.device, init_steps: int | None = None, **facts) -> None:
         """Lock the folder, write the config, and open the log with "start".
@@ -154,7 +152,6 @@ class Run:
         if not self.is_writer:
             return
         weakref.finalize(self, lock_folder(self.folder))
-        remove_partial_files(self.folder, LEFTOVERS)
         records = self._truncate_log()
         ids = [record["id"] for record in records if "id" in record]
         run_id = ids[0] if ids else uuid.uuid4().hex[:8]
@@ -263,16 +260,16 @@ def _shorten(value):
 
 
 def difference(name: str, old, new) -> str:
-    """Return "trained with NAME OLD, not NEW" for `refusals`."""
+    """Return "trained with NAME OLD, not NEW" for `refusal`."""
     if old is None:
         return f"trained without {name}, not with {name} {_shorten(new)}"
     other = "not without it" if new is None else f"not {_shorten(new)}"
     return f"trained with {name} {_shorten(old)}, {other}"
 
 
-def refusals(folder: Path, differences: list[str], remedy: str = USE_THE_SAME) -> list[str]:
-    """Return an error line for each difference between a run and its resume."""
-    return [f"--resume: {folder} was {difference}: {remedy}" for difference in differences]
+def refusal(folder: Path, difference: str, remedy: str = USE_THE_SAME) -> str:
+    """Return the error for a difference between a run and its resume."""
+    return f"--resume: {folder} was {difference}: {remedy}"
 
 
 def lock_folder(folder: Path) -> Callable[[], None]:

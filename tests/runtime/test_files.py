@@ -38,12 +38,13 @@ def test_writers_of_one_path_have_files_of_their_own(tmp_path):
 
 
 def test_files_of_killed_writers_are_removed_by_the_next_one(tmp_path):
-    names = ["file.0123abcd.partial", "file.partial", "other.0123abcd.partial", "file.x.partial"]
+    """Of whatever file in the folder, but no files of others."""
+    names = ["file.0123abcd.partial", "other.89abcdef.partial", "file.partial", "file.x.partial"]
     for name in names:
         (tmp_path / name).write_text("half")
     with atomic(tmp_path / "file") as file:
         file.write(b"x")
-    assert {path.name for path in tmp_path.iterdir()} == {"file", *names[1:]}
+    assert {path.name for path in tmp_path.iterdir()} == {"file", *names[2:]}
 
 
 def test_a_file_that_is_removed_before_it_is_locked_is_opened_again(tmp_path, monkeypatch):
@@ -53,7 +54,7 @@ def test_a_file_that_is_removed_before_it_is_locked_is_opened_again(tmp_path, mo
     def lock_late(*arguments):
         if left:
             left.pop()
-            files.remove_partial_files(tmp_path, "file" + files.PARTIAL)
+            files.remove_partial_files(tmp_path)
         return lock(*arguments)
 
     monkeypatch.setattr(files.fcntl, "flock", lock_late)
@@ -97,10 +98,7 @@ def test_folder_is_complete_or_absent(tmp_path):
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o777 & ~umask
 
 
-def test_other_partial_folders_are_kept(tmp_path):
-    """Those of a user, and those of another process that writes the same folder."""
-    (tmp_path / "new.partial").mkdir()
-    (tmp_path / "new.partial" / "mine").write_text("mine")
+def test_partial_folders_of_another_process_are_kept(tmp_path):
     with files.atomic_folder(tmp_path / "new") as first:
         (first / "a").write_text("first")
         with (
@@ -113,8 +111,7 @@ def test_other_partial_folders_are_kept(tmp_path):
         assert (first / "a").read_text() == "first"
         (tmp_path / "new" / "b").unlink()
     assert (tmp_path / "new" / "a").read_text() == "first"
-    assert (tmp_path / "new.partial" / "mine").read_text() == "mine"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "new.partial"]
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
 def test_errors_of_the_system_name_the_file(tmp_path):
@@ -128,20 +125,14 @@ def test_errors_of_the_system_name_the_file(tmp_path):
 
 
 def test_json_has_arrays_of_numbers_on_one_line(tmp_path):
-    value = {
-        "losses": [1.5, None, -2e-07, float("inf"), True],
-        "text": '[\n 1,\n 2\n] says "[\n3\n]"',
-        "names": ["a", "b"],
-        "nested": [[1, 2], [3, 4], [], {}],
-        "mixed": [1, "a", {"x": [5]}],
-    }
+    value = {"losses": [1.5, None, -2e-07], "text": '[\n 1,\n 2\n] says "[\n3\n]"'}
+    value |= {"names": ["a", "b"], "nested": [[1, 2], [], {"x": [5]}]}
     write_json(tmp_path / "a.json", value)
     assert read_json(tmp_path / "a.json", "write it") == value
     lines = (tmp_path / "a.json").read_text().splitlines()
-    assert lines[1] == ' "losses": [1.5, null, -2e-07, Infinity, true],'
+    assert lines[1] == ' "losses": [1.5, null, -2e-07],'
     assert lines[4:6] == ['  "a",', '  "b"']
-    assert lines[8:10] == ["  [1, 2],", "  [3, 4],"]
-    assert '   "x": [5]' in lines
+    assert "  [1, 2]," in lines and '   "x": [5]' in lines
 
 
 def test_lock_is_for_one_at_a_time_and_leaves_nothing(tmp_path):

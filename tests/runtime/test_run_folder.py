@@ -112,21 +112,6 @@ def test_last_good_checkpoint_is_named(run):
     assert remedy(2) == nothing
 
 
-def test_start_removes_what_killed_processes_left(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    ours = [
-        "checkpoint_0000012.pt.0123abcd.partial",
-        "config.yaml.89abcdef.partial",
-        "log.jsonl.0123abcd.partial",
-    ]
-    others = ["thesis.partial", "checkpoint_best.pt.partial", "eval_a.json.0123abcd.partial"]
-    for name in ours + others:
-        (folder / name).write_text("half")
-    new_run(folder).start(torch.device("cpu"))
-    assert names_in(folder) == {"config.yaml", "log.jsonl", *others}
-
-
 CORRUPT = {
     "not UTF-8": b'{"kind": "train", "step": 1, "loss": 1.0, "x": "\xff"}',
     "NUL": b"\0" * 512,
