@@ -203,7 +203,7 @@ def measure(
         # Models of all encodings, paths and layers share the same code objects.
         torch._dynamo.config.recompile_limit = 16 * len(names) * layers
     clock = devices.measure_gpu_seconds if name == "attention" else devices.measure_seconds
-    peak = devices.peak_flops(device, dtype)
+    peak = devices.peak_flops(devices.describe(device), dtype)
     for context in config.contexts():
         setting = Setting(
             model=config.model,

@@ -136,7 +136,7 @@ def machines() -> list[tuple[str, float]]:
     """Return name and FLOP/s of the GPUs, else of one and of eight H100."""
     count = torch.cuda.device_count()
     name = torch.cuda.get_device_name() if count else ""
-    if peak := devices.peak_flops_by_name(name):
+    if peak := devices.peak_flops(name):
         return [(f"{count} {name}", count * peak * MFU)]
     return [(f"{n} H100", n * 1e12 * devices.PEAK_TFLOPS["H100"] * MFU) for n in (1, 8)]
 

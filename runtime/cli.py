@@ -56,8 +56,6 @@ WORDS = {
     str: "text",
     types.NoneType: "null",
 }
-CONFIG_HELP = "YAML file of settings; flags override it"
-PLUGIN_HELP = "Python file with encodings of your own; may be repeated"
 
 
 def parse(
@@ -114,9 +112,6 @@ def parse(
     if problems:
         raise InputError(*problems)
     if "plugin" in fields:
-        if not loaded and "pe" not in flags:
-            for path, content in contents.items():  # only a flag executes code
-                plugins.check_loaded(content, Path(path).parent, "has a config for")
         values["plugin"] = {plugin.path.name: plugin.sha256 for plugin in loaded} or None
     if inherit:
         update(inherit(values, given))
@@ -135,15 +130,17 @@ def _make_parser(config_class: type, description, positional) -> argparse.Argume
         exit_on_error=False,
         allow_abbrev=False,
     )
-    parser.add_argument("--config", action="append", metavar="FILE", help=CONFIG_HELP)
+    text = "YAML file of settings; flags override it"
+    parser.add_argument("--config", action="append", metavar="FILE", help=text)
     texts = _docstrings(config_class)
     for field in dataclasses.fields(config_class):
         default = yaml.safe_dump(_default(field), default_flow_style=True).split("\n")[0]
-        text = f"{texts.get(field.name, '')} ({_describe(field.type)}; default: {default})"
+        text = f"{texts.get(field.name, '')} ({_resolve(field.type)[1]}; default: {default})"
         options: dict[str, Any] = {"metavar": "X", "help": text.replace("%", "%%")}
         name = f"--{field.name}"
         if field.name == "plugin":
-            options = {"action": "append", "metavar": "FILE", "help": PLUGIN_HELP}
+            text = "Python file with encodings of your own; may be repeated"
+            options = {"action": "append", "metavar": "FILE", "help": text}
         elif positional and field.name == positional[0]:
             name, options = field.name, {"nargs": "*", "help": positional[1]}
         elif typing.get_origin(field.type) is list:
@@ -190,52 +187,39 @@ def convert(value, field: dataclasses.Field) -> Any:
     kind: Any = field.type
     if value == "null" and types.NoneType in typing.get_args(kind):
         return None
+    checked, words = _resolve(kind, field)
     try:
-        return msgspec.convert(value, _with_limits(kind, field), strict=False)
+        return msgspec.convert(value, checked, strict=False)
     except (msgspec.ValidationError, UnicodeEncodeError):
         text = "null" if value is None else str(value)[:200]
         text = text if text and text.isprintable() else ascii(text)
-        remedy, words = _describe(kind, field), "text in quotes"
+        remedy = "text in quotes"
         if isinstance(value, str):
-            words = "text without NUL, in UTF-8" if value else "text, not empty,"
-        remedy = remedy.replace("text", words, 1).removesuffix(",")
-        raise InputError(f"{field.name} is {text}: use {remedy}") from None
+            remedy = "text without NUL, in UTF-8" if value else "text, not empty"
+        words = words.replace("text", remedy, 1)
+        raise InputError(f"{field.name} is {text}: use {words}") from None
 
 
-def _range(kind: type, field: dataclasses.Field) -> tuple[float, float]:
-    """Return the smallest and the largest number of a setting."""
-    minimum, maximum = (field.metadata.get(name) for name in ("minimum", "maximum"))
-    maximum = LARGEST[kind] if maximum is None else maximum
-    return -maximum if minimum is None else minimum, maximum
-
-
-def _with_limits(kind, field: dataclasses.Field) -> Any:
-    """Return the type of a setting, with limits for msgspec."""
-    members = typing.get_args(kind)
-    if kind is str:
-        return Annotated[str, Meta(pattern=USABLE, min_length=int(field.default != ""))]
-    if kind in LARGEST:
-        minimum, maximum = _range(kind, field)
-        return Annotated[kind, Meta(ge=minimum, le=maximum)]
-    if not members or typing.get_origin(kind) is Literal:
-        return kind
-    origin: Any = typing.get_origin(kind)
-    origin = Union if origin is types.UnionType else origin
-    return origin[tuple(_with_limits(member, field) for member in members)]
-
-
-def _describe(kind, field: dataclasses.Field | None = None) -> str:
-    """Return what a setting takes, as in "an integer or null"."""
-    members = typing.get_args(kind)
-    if typing.get_origin(kind) is Literal:
-        return ("one of " if len(members) > 1 else "") + ", ".join(map(str, members))
+def _resolve(kind, field: dataclasses.Field | None = None) -> tuple[Any, str]:
+    """Return a type for msgspec and words for it; with the limits of a field."""
+    members, origin = typing.get_args(kind), typing.get_origin(kind)
+    if origin is Literal:
+        return kind, ("one of " if len(members) > 1 else "") + ", ".join(map(str, members))
     if members:
-        prefix = "several: " if typing.get_origin(kind) is list else ""
-        return prefix + " or ".join(_describe(member, field) for member in members)
-    if field and kind in LARGEST:
-        minimum, maximum = (f"{x:,}" if kind is int else f"{x:g}" for x in _range(kind, field))
-        return f"{WORDS[kind]} from {minimum} to {maximum}"
-    return WORDS[kind]
+        kinds, words = zip(*(_resolve(member, field) for member in members), strict=True)
+        whole: Any = Union if origin is types.UnionType else origin
+        return whole[kinds], ("several: " if origin is list else "") + " or ".join(words)
+    if kind is str and field:
+        kind = Annotated[str, Meta(pattern=USABLE, min_length=int(field.default != ""))]
+        return kind, WORDS[str]
+    if kind in LARGEST and field:
+        minimum, maximum = (field.metadata.get(name) for name in ("minimum", "maximum"))
+        maximum = LARGEST[kind] if maximum is None else maximum
+        minimum = -maximum if minimum is None else minimum
+        limits = [f"{x:,}" if kind is int else f"{x:g}" for x in (minimum, maximum)]
+        words = f"{WORDS[kind]} from {limits[0]} to {limits[1]}"
+        return Annotated[kind, Meta(ge=minimum, le=maximum)], words
+    return kind, WORDS[kind]
 
 
 def split_flags(words: list[str]) -> list[tuple[str, list[str]]]:

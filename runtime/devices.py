@@ -68,12 +68,11 @@ def select_device(
         selected = torch.device("cuda", local_rank)
     configure_backends(selected)
     has_bfloat16 = bfloat16_in_hardware(selected)
-    name, reason = dtype, ""
+    name = dtype
     if dtype == "auto":
         name = "float16" if selected.type == "cuda" else "float32"
         name = "bfloat16" if has_bfloat16 else name
-        reason = f" (has {'' if has_bfloat16 else 'no '}bfloat16 in hardware)"
-    print(f"device {describe(selected)}, {name}{reason}")
+    print(f"device {describe(selected)}, {name}")
     in_hardware = name == "float32" or (name == "bfloat16" and has_bfloat16)
     if selected.type == "cpu" and not in_hardware:
         print(f"note: {name} is emulated on this CPU, which can take ten times as long: use auto")
@@ -200,21 +199,15 @@ def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> No
         ) from None
 
 
-def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Return the peak FLOP/s of the device, or None if it is unknown."""
-    if device.type != "cuda" or dtype == torch.float32:
-        return None
-    return peak_flops_by_name(torch.cuda.get_device_name(device))
+def peak_flops(name: str, dtype: torch.dtype = torch.bfloat16) -> float | None:
+    """Return the peak FLOP/s of a device, or None if it is unknown.
 
-
-def peak_flops_by_name(name: str) -> float | None:
-    """Return the peak FLOP/s of a GPU by its name, or None if it is unknown.
-
-    The first key of PEAK_TFLOPS whose words are all in the name counts.
+    name: of a GPU, or from `describe`; the first key of PEAK_TFLOPS whose words
+    are all in it counts.
     """
     words = {*re.split(r"[^\w]+", name)}
     found = [1e12 * peak for known, peak in PEAK_TFLOPS.items() if words >= {*known.split()}]
-    return found[0] if found else None
+    return found[0] if found and dtype != torch.float32 else None
 
 
 def peak_memory(device: torch.device) -> int:
@@ -242,16 +235,12 @@ def measure_gpu_seconds(call: Callable[[], object], device: torch.device) -> flo
     if device.type == "cpu":
         return measure_seconds(call, device)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for cycles in (2**25, 2**28):  # about 20 and 150 milliseconds
-        synchronize(device)
-        torch.cuda._sleep(cycles)
-        start.record()
-        call()
-        end.record()
-        all_queued = not start.query()
-        synchronize(device)
-        if all_queued:
-            break
+    synchronize(device)
+    torch.cuda._sleep(2**27)  # about 75 milliseconds
+    start.record()
+    call()
+    end.record()
+    synchronize(device)
     return start.elapsed_time(end) / 1000
 
 

@@ -9,6 +9,7 @@ SHA-256 of the plugins that define its encoding, and its folder has copies.
 """
 
 import hashlib
+import itertools
 import re
 import sys
 import traceback
@@ -65,49 +66,31 @@ def load_plugin(path: str | Path) -> Plugin:
             "rename one of them, or run the program once for each"
         )
     import more_encodings  # noqa: F401  # late: torch takes seconds
-    from posenc import ENCODINGS
+    from posenc import ENCODINGS, Encoding
 
-    before = dict(ENCODINGS)
+    before = {*ENCODINGS}
     imported = sys.modules[module] = types.ModuleType(module)
     imported.__file__ = str(path)
     try:
         # Not by importlib, which could run bytecode of an older version.
         exec(compile(source, str(path), "exec", dont_inherit=True), vars(imported))
-        problem = _name_problem(imported, ENCODINGS, before)
     except (Exception, SystemExit) as error:
         place = [str(path), *_lines(error, [str(path)])][-1]
-        problem = f"{place}: {_reason(error)}: fix the file; it cannot import other files of yours"
-    if problem:
-        del sys.modules[module]
-        ENCODINGS.clear()
-        ENCODINGS.update(before)
-        raise InputError(f"--plugin {problem}")
-    names = tuple(name for name in ENCODINGS if name not in before)
+        remedy = "fix the file; it cannot import other files of yours"
+        raise InputError(f"--plugin {place}: {_reason(error)}: {remedy}") from None
+    classes = [cls for cls in vars(imported).values() if isinstance(cls, type)]
+    own = [cls for cls in classes if cls.__module__ == module and issubclass(cls, Encoding)]
+    found = [cls.names for cls in dict.fromkeys(own)]
+    names = tuple(itertools.chain.from_iterable(found))
+    has_strings = any(isinstance(each, str) for each in found)
+    new = {name for name in names if re.fullmatch(r"[\w.-]+", str(name)) and name not in before}
+    if has_strings or not new or len(new) < len(names):
+        raise InputError(
+            f"--plugin {path} has encodings with the names {found}: write subclasses of "
+            'posenc.Encoding, each with `names = ("my-encoding",)` that are not in use'
+        )
     LOADED[module] = Plugin(path, module, source, names)
     return LOADED[module]
-
-
-def _name_problem(imported: types.ModuleType, registry: dict, before: dict) -> str | None:
-    """Return what is wrong with the names that a plugin has registered."""
-    classes = [cls for cls in vars(imported).values() if isinstance(cls, type)]
-    classes = [cls for cls in classes if cls.__module__ == imported.__name__]
-    # A subclass without names of its own inherits those of its parent.
-    own = [(name, cls) for cls in classes for name in getattr(cls, "names", ())]
-    taken = [name for name, cls in (*before.items(), *own) if registry.get(name, cls) is not cls]
-    new = [name for name in registry if name not in before]
-    invalid = [name for name in new if not re.fullmatch(r"[\w.-]+", name)]
-    if any(isinstance(getattr(cls, "names", ()), str) for cls in classes):
-        problem = "has a string as `names`"
-    elif taken:
-        problem = f"uses the name {taken[0]}, which is already in use"
-    elif invalid:
-        problem = f"uses the name '{invalid[0]}', which is invalid"
-    elif not new:
-        problem = "defines no encoding"
-    else:
-        return None
-    remedy = 'write subclasses of posenc.Encoding, each with `names = ("my-encoding",)` of its own'
-    return f"{imported.__file__} {problem}: {remedy}"
 
 
 def _lines(error: BaseException, paths: Iterable[str]) -> list[str]:
@@ -133,7 +116,7 @@ def recorded(encodings: Iterable[tuple[type, dict]]) -> dict[str, str] | None:
     return {plugin.path.name: plugin.sha256 for plugin in plugins_of(encodings)} or None
 
 
-def check_loaded(settings: dict, folder: str | Path, what: str = "was trained with") -> None:
+def check_loaded(settings: dict, folder: str | Path) -> None:
     """Raise InputError unless the plugins that settings record are loaded.
 
     settings: of a run, or its config.yaml; may be foreign. folder: with copies.
@@ -153,7 +136,7 @@ def check_loaded(settings: dict, folder: str | Path, what: str = "was trained wi
             remedy = f"{copy} is not that version, pass the file with this SHA-256 as --plugin"
         version = "another version of the" if name in loaded.values() else "the"
         problems.append(
-            f"{folder} {what} {version} plugin {name} (SHA-256 {sha256[:12]}): {remedy}"
+            f"{folder} was trained with {version} plugin {name} (SHA-256 {sha256[:12]}): {remedy}"
         )
     if problems:
         raise InputError(*problems)

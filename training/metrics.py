@@ -37,7 +37,7 @@ class StepMetrics:
         self.tokens_per_step = config.tokens_per_step
         self.flops_per_token = model.flops_per_token(config.block_size, windows.targets_per_window)
         self.device = next(model.parameters()).device
-        self.peak_flops = devices.peak_flops(self.device, dtype)
+        self.peak_flops = devices.peak_flops(devices.describe(self.device), dtype)
         self.steps: list[Step] = []
         self.seconds: list[float] = []  # of each step, without validation and saving
         self.is_first_interval = True

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runtime import checkpoints, distributed, plugins
+from runtime import checkpoints, plugins
 
 import pytest
 import torch
@@ -15,7 +15,6 @@ import yaml
 from conftest import ROOT, TINY, evaluation, log_of, unregister_plugins
 
 import bench
-import compare
 import eval_extrapolation
 import eval_hellaswag
 import eval_recall
@@ -24,7 +23,6 @@ import export_hf
 import pe_spec
 import plot
 import posenc
-import report
 import sample
 import train_gpt
 from errors import InputError
@@ -138,29 +136,29 @@ def test_a_changed_file_is_not_run_from_bytecode(tmp_path):
         ("a.py", "import json\njson.loads('{')\n", ", line 2: JSONDecodeError"),
         ("a.py", "import sys\nsys.exit(3)\n", ", line 2: SystemExit (3): fix the file"),
         ("a.py", "import my_helpers\n", "it cannot import other files of yours"),
-        ("a.py", "x = 1\n", "defines no encoding: write subclasses"),
-        ("a.py", "from posenc import Cable\n", "defines no encoding"),
-        ("a.py", ENCODING.replace("my-a", "cable"), "name cable, which is already in use"),
+        ("a.py", "x = 1\n", "has encodings with the names []: write subclasses"),
+        ("a.py", "from posenc import Cable\n", "the names []"),
+        ("a.py", ENCODING.replace("my-a", "cable"), "the names [('cable',)]: write"),
         (
             "a.py",
             "import posenc\nclass A(posenc.RoPE): pass\n",
-            "name rope, which is already in use",
+            "the names [('rope',",
         ),
-        ("a.py", f"{ENCODING}class B(A): pass\n", "name my-a, which is already in use"),
-        ("a.py", ENCODING.replace("('my-a',)", "'my-a'"), "has a string as `names`: write"),
-        ("a.py", ENCODING.replace("my-a", "my+a"), "'my+a', which is invalid"),
+        ("a.py", f"{ENCODING}class B(A): pass\n", "the names [('my-a',), ('my-a',)]"),
+        ("a.py", ENCODING.replace("('my-a',)", "'my-a'"), "the names ['my-a']: write"),
+        ("a.py", ENCODING.replace("my-a", "my+a"), "the names [('my+a',)]: write"),
         ("a.txt", ENCODING, "use a name that ends in .py"),
         ("missing.py", None, "cannot be read (No such file or directory): pass a Python file"),
         (".", None, "cannot be read (Is a directory)"),
     ],
 )
-def test_an_invalid_plugin_is_refused(name, text, expected, tmp_path, refused):
-    before, loaded = dict(posenc.ENCODINGS), dict(plugins.LOADED)
+def test_an_invalid_plugin_is_refused(name, text, expected, tmp_path, refused, unregistered):
+    loaded = dict(plugins.LOADED)
     if text is not None:
         (tmp_path / name).write_text(text)
     (line,) = refused(train_gpt.main, "--plugin", tmp_path / name, "--dry_run")
     assert line.startswith(f"error: --plugin {tmp_path / name}") and expected in line
-    assert before == posenc.ENCODINGS and loaded == plugins.LOADED
+    assert loaded == plugins.LOADED
 
 
 def test_an_exception_in_a_plugin_is_one_line(tmp_path, data_dir, refused, unregistered):
@@ -178,18 +176,6 @@ def test_two_files_with_one_module_name_are_refused(slope, tmp_path, refused, un
     other.write_text(ENCODING)
     (line,) = refused(train_gpt.main, "--plugin", slope, "--plugin", other, "--dry_run")
     assert f"the plugin {slope} with the same module name is loaded: rename one of them" in line
-
-
-def test_flags_without_a_file_and_plugins_in_files_are_refused(tmp_path, refused):
-    assert refused(train_gpt.main, "--plugin") == ["error: --plugin has no value: pass a file"]
-    assert refused(train_gpt.main, "--plugin", "--dry_run") == [
-        "error: --plugin has no value: pass a file"
-    ]
-    (tmp_path / "mine.yaml").write_text("plugin: my_encoding.py\n")
-    (line,) = refused(train_gpt.main, "--config", tmp_path / "mine.yaml")
-    assert line.endswith("plugin cannot be set in a file: pass it on the command line")
-    (line,) = refused(train_gpt.main, "--pe", "my-slope", "--dry_run")
-    assert line.endswith("or pass --plugin FILE for your own")
 
 
 def test_programs_without_encodings_do_not_import_torch():
@@ -216,10 +202,6 @@ def test_a_run_without_a_plugin_records_none(trained, slope, data_dir, tmp_path,
     files = {path.name for path in (tmp_path / "r").iterdir()}
     assert files == {"config.yaml", "log.jsonl", "checkpoint_0000001.pt"}
     assert "plugin" not in log_of(tmp_path / "r")[0]
-    with_it = checkpoints.load_checkpoint(tmp_path / "r")
-    del with_it["config"]["plugin"]
-    without = checkpoints.load_checkpoint(tmp_path / "r")
-    assert checkpoints.training_settings(with_it) == checkpoints.training_settings(without)
 
 
 def test_nothing_in_a_run_is_executed_without_the_flag(
@@ -250,7 +232,7 @@ def test_nothing_in_a_run_is_executed_without_the_flag(
     ):
         assert refused(main, *flags) == [f"error: {expected}"]
     (line,) = refused(train_gpt.main, "--config", copy / "config.yaml", "--out_dir", tmp_path / "x")
-    assert line == f"error: {expected.replace('was trained with', 'has a config for')}"
+    assert line.endswith("or pass --plugin FILE for your own")
     plot.main(["losses", str(copy), "--out", str(tmp_path / "losses.png")])
     flags = [*TINY, "--data", data_dir, "--init_from", copy, "--pe", "rope", "--steps", 0]
     train_gpt.main([str(flag) for flag in (*flags, "--out_dir", tmp_path / "rope")])
@@ -281,42 +263,27 @@ def test_a_missing_or_changed_copy_is_not_recommended(run, tmp_path, refused):
         {"../../my-slope.py": "0" * 64},
     ],
 )
-def test_invalid_records_of_plugins_are_refused(entry, tmp_path, refused):
+def test_invalid_records_of_plugins_are_refused(entry):
     """A run may be somebody else's, and the names become paths."""
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"plugin": entry}))
-    (line,) = refused(train_gpt.main, "--config", tmp_path / "mine.yaml", "--dry_run")
-    assert isinstance(entry, list) or f"{tmp_path}: plugin: expected " in line
     with pytest.raises(InputError, match="run: plugin: expected "):
         plugins.check_loaded({"plugin": entry}, "run")
 
 
-def test_programs_use_the_plugin(run, slope, trained, tmp_path, capsys, unregistered):
-    """Also next to a run that needs no plugin; report.py needs none."""
+def test_records_name_the_plugin(run, slope, trained, tmp_path):
+    """Next to a run that needs none; first_hour.sh calls the other programs."""
     rope = shutil.copytree(trained("rope"), tmp_path / "rope")
     mine = shutil.copytree(run, tmp_path / "mine")
     flags = ["--plugin", str(slope), "--device", "cpu"]
-    short = ["--lengths", "1x,2x", "--dtype", "float32"]
     with unregister_plugins():
-        eval_extrapolation.main([str(rope), str(mine), *flags, *short])
-    records = [evaluation(folder) for folder in (mine, rope)]
-    assert json.loads(records[0].read_text())["plugin"] == {"my-slope.py": sha256_of(slope)}
-    assert "plugin" not in json.loads(records[1].read_text())
-    report.main([*map(str, records), "--out_dir", str(tmp_path / "report")])
-    compare.main([*map(str, records)])
-    header = (tmp_path / "report" / "perplexity.md").read_text().splitlines()[0]
-    assert "rope+my-slope" in header
-    for main, *own in (
-        (sample.main, mine, "--max_new_tokens", 2, *flags),
-        (plot.main, "biases", mine, "--plugin", slope, "--out", tmp_path / "biases.png"),
-        (plot.main, "losses", mine, "--plugin", slope, "--out", tmp_path / "losses.png"),
-        (bench.main, "attention", "--encodings", "my-slope", "--context", 8, "--repeats", 1)
-        + ("--model", "quickstart", "--out", tmp_path / "bench.json", *flags),
-    ):
-        with unregister_plugins():
-            main([str(flag) for flag in own])
-    record = json.loads((tmp_path / "bench.json").read_text())
-    assert record["plugin"] and record["attention"]["contexts"]["8"]["my-slope"]
-    report.main([str(tmp_path / "bench.json"), "--out_dir", str(tmp_path / "report")])
+        eval_extrapolation.main([str(rope), str(mine), *flags, "--lengths", "1x"])
+    records = [json.loads(evaluation(folder).read_text()) for folder in (mine, rope)]
+    assert records[0]["plugin"] == {"my-slope.py": sha256_of(slope)}
+    assert "plugin" not in records[1]
+    words = ["attention", "--encodings", "my-slope", "--context", "8", "--repeats", "1"]
+    out = tmp_path / "bench.json"
+    with unregister_plugins():
+        bench.main([*words, "--model", "quickstart", "--out", str(out), *flags])
+    assert json.loads(out.read_text())["plugin"] == records[0]["plugin"]
 
 
 def test_another_version_is_refused_with_the_path_of_the_copy(
@@ -349,15 +316,6 @@ def test_another_version_is_refused_with_the_path_of_the_copy(
         sample.main([str(run), "--plugin", renamed, "--max_new_tokens", "1", "--device", "cpu"])
     with unregister_plugins():
         train_gpt.main(train_flags(data_dir, run, "--resume", "--plugin", renamed))
-
-
-def test_ranks_compare_their_plugins(slope, data_dir, tmp_path, monkeypatch, unregistered):
-    compared = []
-    check = lambda self, value, problem: compared.append((value, problem))  # noqa: E731
-    monkeypatch.setattr(distributed.Processes, "check_equal", check)
-    train_gpt.main(train_flags(data_dir, tmp_path / "run", "--plugin", slope, "--steps", 1))
-    value, problem = compared[0]
-    assert {"my-slope.py": sha256_of(slope)} in value and "--plugin differ" in problem
 
 
 def test_two_versions_are_not_seeds_of_one_column(slope, changed):
