@@ -140,8 +140,7 @@ class Config:
     commands: list[str] = field(default_factory=list)
     """further commands, see above"""
     paper: str | None = None
-    """table in results/paper/index.csv; {text}: the data; {network}: a report
-    for each config"""
+    """table in results/paper/index.csv; {text}: the data"""
     runs: str = "runs"
     """folder for all outputs"""
     fixed: bool = False
@@ -221,49 +220,43 @@ class Experiment:
         self.encodings = [*filter(None, map(self.format, config.encodings))]
         self.jobs: list[Job] = []
         self.runs: list[Job] = []  # jobs that train or import a model
-        networks = [name.rpartition("_")[2] for name in config.train or [""]]
-        is_split = "{network}" in (config.paper or "")
-        outs = [self.out / network if is_split else self.out for network in networks]
-        reports = {out: self.make_report(out.name, out) for out in outs}
-        for name, out in zip(config.train or [""], outs, strict=True):
-            self.add_config(name, reports[out])
-            if out != self.out:
-                self.jobs.append(reports[out])
-        if not is_split and any(job.reports for job in self.jobs):
-            self.jobs.append(reports[self.out])
+        self.report = self.make_report()
+        for name in config.train or [""]:
+            self.add_config(name)
+        if any(job.reports for job in self.jobs):
+            self.jobs.append(self.report)
         trained = [job for job in self.runs if job.words[0] == "train_gpt.py"]
         self.trainings = {job.name: self.settings_of(job) for job in trained}
 
-    def add_config(self, name: str, report: Job) -> None:
+    def add_config(self, name: str) -> None:
         """Add the jobs of a config, or those without a training ("")."""
         config = self.config
         data = self.prepare(config.data) if name or config.pretrained else Data("", "", [])
         first, commands = len(self.runs), [*config.commands]
         if any("{run}" in command for command in commands):
             while "{run}" not in commands[0]:  # what the commands of a run need
-                job = self.add_command(commands.pop(0), data.needs, data, report, [])
-                data = data._replace(needs=job)
+                data = data._replace(needs=self.add_command(commands.pop(0), data.needs, data, []))
         if config.pretrained:
             run = self.out / "weights"
             words = ["import_pretrained.py", *shlex.split(config.pretrained), "--out_dir", str(run)]
-            self.add_run(words, data.needs, run, data, report)
+            self.add_run(words, data.needs, run, data)
         pairs = [(length, pe) for length in config.block_size for pe in self.encodings]
         if config.paired:
             pairs = [*zip(config.block_size, self.encodings, strict=False)]
         for seed in config.seeds if name else []:
             for block_size, pe in pairs:
-                self.train(name, data, block_size, pe, seed, report)
+                self.train(name, data, block_size, pe, seed)
         runs, before = self.runs[first:], [*self.jobs]
         for command in [each for each in commands if "{run}" not in each]:
             for pe in self.encodings if "{pe}" in command else [""]:
-                before = [*before, *self.add_command(command, before, data, report, runs, pe=pe)]
+                before = [*before, *self.add_command(command, before, data, runs, pe=pe)]
 
-    def make_report(self, network: str, out: Path) -> Job:
-        """Return the job that writes a report."""
-        words = ["report.py", "--out_dir", str(out)]
+    def make_report(self) -> Job:
+        """Return the job that writes the report."""
+        words = ["report.py", "--out_dir", str(self.out)]
         text = Path(self.config.data).name
         text = text if text in OTHER_TEXTS else "arxiv"
-        if pattern := self.format(self.config.paper or "", network=network, text=text):
+        if pattern := self.format(self.config.paper or "", text=text):
             found = fnmatch.filter(paper.index(), pattern)
             if not found:
                 raise InputError(f"--paper {pattern} is not in results/paper: use a name there")
@@ -278,15 +271,14 @@ class Experiment:
             differing += ["step", "steps", *(name for name, _ in flags)]
         differing += [flag[2:] for flag, _ in self.swept[:1]]
         words += ["--may_differ", ",".join(dict.fromkeys(differing))] if differing else []
-        return Job(f"report {out.name}", words)
+        return Job(f"report {self.out.name}", words)
 
-    def add(self, name: str, words: list[str], needs: list[Job], reports=(), **fields) -> Job:
-        """Add a job, or return the one with this command."""
+    def add(self, name: str, words: list[str], needs: list[Job], measures=False, **fields) -> Job:
+        """Add a job, or return the one with this command; measures: for the report."""
         for known in self.jobs:
             if known.words == words:
-                known.reports += [each for each in reports if each not in known.reports]
                 return known
-        job = Job(name, words, needs, reports=[*reports], **fields)
+        job = Job(name, words, needs, reports=[self.report] if measures else [], **fields)
         if is_finished(words):
             job.state, job.finished_before = "done", 1.0
         self.jobs.append(job)
@@ -299,7 +291,7 @@ class Experiment:
         name = f"prepare {Path(folder).name}"
         return Data(folder, split, [self.add(name, words, [])] if words else [])
 
-    def train(self, name, data: Data, block_size: int, pe: str, seed: int, report: Job) -> None:
+    def train(self, name: str, data: Data, block_size: int, pe: str, seed: int) -> None:
         """Add the trainings of one encoding and seed, and what follows each."""
         config = self.config
         stem = name if config.scale == "full" or config.fixed else config.scale
@@ -318,19 +310,19 @@ class Experiment:
         for swept in self.swept or [[]]:
             out = parent / f"{pe}{folder_name(swept)}{f'-seed{seed}' if seed != 1 else ''}"
             words = [*flags, *own, *swept, "--pe", pe, "--seed", str(seed)]
-            job = self.add_training(words, data.needs, out, data, report)
+            job = self.add_training(words, data.needs, out, data)
             for other in map(self.format, config.continue_as):
                 further = shlex.split(self.format(config.continue_flags))
                 words = ["--config", str(out / "config.yaml"), "--init_from", str(out)]
                 name = f"{out.name}-{other}{folder_name(further)}"
                 words += ["--pe", other, *further]
-                self.add_training(words, [job], out.with_name(name), data, report)
+                self.add_training(words, [job], out.with_name(name), data)
 
-    def add_training(self, words, needs, out: Path, data: Data, report: Job) -> Job:
+    def add_training(self, words: list[str], needs: list[Job], out: Path, data: Data) -> Job:
         words = ["train_gpt.py", *words, "--resume", *self.flags, *self.plugins]
-        return self.add_run([*words, "--out_dir", str(out)], needs, out, data, report)
+        return self.add_run([*words, "--out_dir", str(out)], needs, out, data)
 
-    def add_run(self, words, needs, run: Path, data: Data, report: Job) -> Job:
+    def add_run(self, words: list[str], needs: list[Job], run: Path, data: Data) -> Job:
         """Add a job that makes a model, and its evaluations."""
         job = self.add(f"train {run.parent.name}/{run.name}", words, needs, run=run)
         if job not in self.runs:
@@ -354,23 +346,23 @@ class Experiment:
                     words += ["--max_tokens", str(tokens)]
                 else:
                     words += getattr(self.scale, setting).split()
-                self.evaluate([*words, *f"{dashes}{flags}".split()], [job, *text.needs], report)
+                self.evaluate([*words, *f"{dashes}{flags}".split()], [job, *text.needs])
         if config.hellaswag:
             source = HELLASWAG if config.scale == "smoke" else config.hellaswag
             flags = [] if source == "hub" else ["--source", source]
-            self.evaluate(["eval_hellaswag.py", str(run), *flags], [job], report)
+            self.evaluate(["eval_hellaswag.py", str(run), *flags], [job])
         last = [job]
         for command in config.commands:
             layers = [0]
             if "{layer}" in command:
                 layers = range(self.settings_of(job).gpt_config(self.scale.vocab_size or 1).n_layer)
             for layer in layers if "{run}" in command else []:
-                last = self.add_command(command, last, data, report, runs=[job], layer=layer)
+                last = self.add_command(command, last, data, [job], layer=layer)
         return job
 
-    def evaluate(self, words: list[str], needs: list[Job], report: Job) -> None:
+    def evaluate(self, words: list[str], needs: list[Job]) -> None:
         name = f"{Path(words[0]).stem} {needs[0].name.removeprefix('train ')}"
-        self.add(name, [*words, *self.plugins], needs, reports=[report])
+        self.add(name, [*words, *self.plugins], needs, measures=True)
 
     def at_scale(self, lengths: str) -> str:
         """Return lengths, as in 512,1024,2x, at this scale; multiples stay."""
@@ -398,28 +390,27 @@ class Experiment:
             **fields,
         )
 
-    def add_command(self, command, needs, data: Data, report: Job, runs, **fields) -> list[Job]:
+    def add_command(self, command, needs, data: Data, runs: list[Job], **fields) -> list[Job]:
         """Add one of --commands, and return what the run's next one needs."""
         folders = [str(job.run) for job in runs]
         first = folders[0] if folders else ""
         fields |= {"run": first, "first": first, "name": Path(first).name}
-        fields |= {"data": data.folder, "out": report.words[2]}
+        fields |= {"data": data.folder, "out": self.out}
         fields["runs"] = Text(lambda suffix: " ".join(folder + suffix for folder in folders))
         words = shlex.split(self.format(command, **fields))
         if not words:
             return needs
         name, is_last = " ".join(words[:3]), "{run}" not in command
-        has_record = re.match("bench.py|plot.py losses|eval_|-m retrieval.evaluate", name)
-        return [self.add(name, words, needs, [report] if has_record else [], is_last=is_last)]
+        measures = re.match("bench.py|plot.py losses|eval_|-m retrieval.evaluate", name) is not None
+        return [self.add(name, words, needs, measures, is_last=is_last)]
 
     def expected_records(self, report: Job) -> list[str]:
         """Return patterns of the records of a report, for a dry run."""
         records = []
-        for job in self.jobs:
-            if report in job.reports:
-                path, run = Path(job.words[-1]), job.words[2 if job.words[0] == "-m" else 1]
-                is_file = path.suffix in (".json", ".png")
-                records.append(str(path.with_suffix(".json")) if is_file else f"{run}/eval_*.json")
+        for words in [job.words for job in self.jobs if report in job.reports]:
+            path, run = Path(words[-1]), words[2 if words[0] == "-m" else 1]
+            is_file = path.suffix in (".json", ".png")
+            records.append(str(path.with_suffix(".json")) if is_file else f"{run}/eval_*.json")
         return [*dict.fromkeys(records)]
 
     def describe_costs(self) -> str:

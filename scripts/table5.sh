@@ -8,6 +8,7 @@
 # data, 8.5 and 3 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-exec python run_experiment.py --name table5 --data wikitext103 --train wikitext103_medium wikitext103_small \
-    --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal \
-    --perplexity 512,1024,2048,4096,8192,15360 --paper cable_table5_wikitext-103_{network} "$@"
+common="--data wikitext103 --perplexity 512,1024,2048,4096,8192,15360"
+common+=" --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal --paper cable_table5"
+python run_experiment.py --name table5/medium --train wikitext103_medium ${common}_wikitext-103_medium "$@"
+python run_experiment.py --name table5/small --train wikitext103_small ${common}_wikitext-103_small "$@"
