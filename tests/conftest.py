@@ -25,6 +25,10 @@ ROOT = Path(__file__).parent.parent
 # Modules at the root that are no programs.
 CORE = {"errors", "posenc", "pe_spec", "attention", "attention_cpu", "kv_cache", "model"}
 sys.path.insert(0, str(ROOT))
+# For programs in new processes, also those that scripts start.
+os.environ |= {"OMP_NUM_THREADS": "1", "INSTALLED": "1", "VIRTUAL_ENV": sys.prefix}
+if "DEVICE" not in os.environ:  # scripts/test_gpu.sh sets it
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 if not torch.cuda.is_available():  # must be set before the first import of triton
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -335,8 +339,15 @@ def python(*words, cwd=ROOT, **environment):
         text=True,
         capture_output=True,
         cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        env=os.environ | environment,
     )
+
+
+def write_program(path, text):
+    """Write an executable script, in place of a program."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
 
 
 def ranks(count, *flags, code=""):
@@ -365,7 +376,6 @@ def ranks(count, *flags, code=""):
             stderr=subprocess.PIPE,
             env={
                 **os.environ,
-                "OMP_NUM_THREADS": "1",
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(count),
@@ -384,6 +394,15 @@ def ranks(count, *flags, code=""):
             process.kill()
         folder.cleanup()
     return [(process.returncode, *output) for process, output in zip(started, outputs, strict=True)]
+
+
+def wait_for(condition, process=None, seconds=60):
+    """Wait until condition() is true; fail if that takes longer, or the process ends before."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.05)
 
 
 def evaluation(run, name="toy_val"):
@@ -407,3 +426,8 @@ def save_checkpoint(checkpoint, path):
 def log_of(run):
     """Return the records of a run's log."""
     return [json.loads(line) for line in (Path(run) / "log.jsonl").read_text().splitlines()]
+
+
+def losses(run):
+    """Return (kind, step, loss) of the records of a run's log that have a loss."""
+    return [(each["kind"], each["step"], each["loss"]) for each in log_of(run) if "loss" in each]

@@ -6,7 +6,6 @@
 """
 
 import contextlib
-import functools
 import importlib
 import io
 import math
@@ -36,7 +35,6 @@ import posenc  # noqa: E402
 from errors import InputError  # noqa: E402
 from evaluation.record_schema import read_records  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
-from reporting import reports  # noqa: E402
 
 RESULTS = ROOT / "results"
 FAULTS = ROOT / "tests" / "faults" / "__main__.py"
@@ -75,16 +73,8 @@ def fences(text: str) -> list[tuple[str, str, str]]:
 # Length and links
 
 
-@pytest.mark.parametrize("page, most", [("README.md", 150), ("results/README.md", 80)])
-def test_length(page, most):
-    assert len((ROOT / page).read_text().splitlines()) <= most
-
-
 def test_readme_is_short():
-    text = (ROOT / "README.md").read_text()
-    assert len(text.split()) <= 1_000
-    lines = [line for line in text.splitlines() if not line.startswith("|")]
-    assert max(map(len, lines)) <= 160
+    assert len((ROOT / "README.md").read_text().split()) <= 1_000
 
 
 def test_index_of_the_documentation_lists_all_pages():
@@ -230,12 +220,8 @@ def commands(code: str) -> list[list[str]]:
 
 def check_command(words: list[str]) -> None:
     """Raise AssertionError or InputError if a documented command cannot be valid."""
-    environment = {}
-    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-        name, _, environment[name] = words.pop(0).partition("=")
-    if not words:
-        return
-    program, *arguments = words
+    words = [word for word in words if not re.fullmatch(r"[A-Z_]+=.*", word)]
+    program, *arguments = words or ["cd"]
     if program in ("do", "then"):
         check_command(arguments)
     elif program in ("python", "python3"):
@@ -246,7 +232,7 @@ def check_command(words: list[str]) -> None:
     elif program in ("bash", "sbatch"):
         if arguments[0].startswith("--nodes="):
             del arguments[0]
-        check_script(arguments, environment)
+        check_script(arguments)
     elif program == "pip":
         files = [word for word in arguments if word.startswith("requirements")]
         assert all((ROOT / file).is_file() for file in files)
@@ -288,15 +274,12 @@ def check_pytest(arguments: list[str]) -> None:
         assert not word.startswith("tests") or path.exists(), f"{word} does not exist"
 
 
-def check_script(arguments: list[str], environment: dict[str, str]) -> None:
+def check_script(arguments: list[str]) -> None:
     path, *flags = arguments
     assert (ROOT / path).is_file(), f"{path} does not exist"
-    text = (ROOT / path).read_text()
-    for name in environment.keys() - {"CUDA_VISIBLE_DEVICES"}:
-        assert re.search(rf"\b{name}\b", text), f"{path} has no setting {name}"
-    name = Path(path).name
+    text, name = (ROOT / path).read_text(), Path(path).name
     if name == "slurm.sh" and flags[0].endswith(".sh"):
-        check_script(flags, {})
+        check_script(flags)
     elif name == "slurm.sh":
         check_python(["train_gpt.py", *flags])
     elif name == "test.sh":
@@ -326,15 +309,10 @@ def test_an_invalid_command_is_found(stop_after_parsing):
     """The check above refuses unknown flags, files, settings and programs."""
     for line in (
         "python train_gpt.py --stepz 3",
-        "python train_gpt.py --pe cabel",
         "python nothing.py",
         "torchrun --standalone train_gpt.py --config configs/nothing.yaml",
-        "python plot.py nothing",
         "python -m retrieval.finetune exported/cable --nothing 1",
         "bash scripts/nothing.sh",
-        "SCALES=small bash scripts/table1_wikitext.sh",
-        "bash scripts/table1_wikitext.sh SCALES=small",
-        "ENCODINGS='cable cabel' bash scripts/table1_wikitext.sh",
         "pythn train_gpt.py",
     ):
         with pytest.raises((AssertionError, InputError, pytest.fail.Exception)):
@@ -359,21 +337,18 @@ def blocks_to_run() -> Iterator:
     """Yield commands for the blocks fenced as `bash test`, and for whole programs in Python."""
     for page in PAGES:
         for number, (language, mark, code) in enumerate(fences(page.read_text())):
-            is_program = language == "python" and re.match(r"(#.*\n)*(import|from) ", code)
-            bash = (
-                ["bash", "-euo", "pipefail", "-c"] if (language, mark) == ("bash", "test") else []
-            )
-            if command := ["python", "-c"] if is_program else bash:
+            command = []
+            if language == "python" and re.match(r"(#.*\n)*(import|from) ", code):
+                command = ["python", "-c"]
+            elif (language, mark) == ("bash", "test"):
+                command = ["bash", "-euo", "pipefail", "-c"]
+            if command:
                 yield pytest.param([*command, code], id=f"{name_of(page)}-{number}")
 
 
 @pytest.mark.parametrize("command", blocks_to_run())
 def test_blocks_run(command, copy):
-    environment = {
-        **os.environ,
-        "PATH": search_path(),
-        **{"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "INSTALLED": "1"},
-    }
+    environment = os.environ | {"PATH": search_path()}
     done = subprocess.run(command, cwd=copy, env=environment, text=True, capture_output=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
@@ -481,26 +456,6 @@ def test_growth_over_the_last_16_targets():
     for pe, multiple, *printed in rows:
         growths = [growth_over_the_last(n, pe, int(multiple)) for n in (64, 16)]
         assert printed == [f"{growth:.4f}" for growth in growths]
-
-
-MADE = [file for row in reports.read_rows() for file in reports.files_of(row)]
-
-
-@functools.cache
-def shown_files() -> set[Path]:
-    """Return the files of which a page has a link or a copy; also those in the index of claims."""
-    shown = set()
-    for page in [*PAGES, RESULTS / "claims.md"]:
-        text = page.read_text()
-        links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text)]
-        shown |= {(page.parent / link).resolve() for link in links}
-        shown |= {ROOT / file for file, *_ in COPY.findall(text)}
-    return shown
-
-
-@pytest.mark.parametrize("file", [file for file in MADE if file.suffix == ".md"], ids=str)
-def test_every_generated_table_is_shown_in_a_page(file):
-    assert ROOT / file in shown_files()
 
 
 def refresh() -> None:

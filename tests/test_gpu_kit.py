@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, write_program
 
 # Stands for Python: recipes pass, the speed of training never ends, kernels fail.
 FAKE_PYTHON = """#!/usr/bin/env bash
@@ -46,10 +46,8 @@ def kit(tmp_path):
     def make(python: str) -> tuple[Path, str]:
         (tmp_path / "scripts").mkdir()
         (tmp_path / "scripts" / "test_gpu.sh").symlink_to(ROOT / "scripts" / "test_gpu.sh")
-        (tmp_path / "bin").mkdir()
-        executable = tmp_path / "bin" / "python3"
-        executable.write_text(python.replace("CALLS", str(tmp_path / "calls")))
-        executable.chmod(0o755)
+        code = python.replace("CALLS", str(tmp_path / "calls"))
+        write_program(tmp_path / "bin" / "python3", code)
         return tmp_path, f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
 
     return make

@@ -140,18 +140,6 @@ def as_flags(chosen):
     return flags
 
 
-@random_input
-@given(data=st.data())
-def test_settings_in_a_file(data, data_dir):
-    base = dict(zip((word[2:] for word in TINY[::2]), TINY[1::2], strict=True))
-    base = {name: yaml.safe_load(value) for name, value in base.items()}
-    with limited_folder() as folder:
-        base |= {"data": str(data_dir), "out_dir": "run", "steps": 2}
-        chosen = base | random_settings(train_gpt.Config, data)
-        (folder / "config.yaml").write_text(yaml.safe_dump(chosen, allow_unicode=True))
-        call(train_gpt, "--config", "config.yaml").check()
-
-
 PROGRAMS = {
     train_gpt: "*TINY --data DATA --steps 2 --out_dir out",
     eval_extrapolation: "RUN *LENGTHS",
@@ -167,7 +155,8 @@ PROGRAMS = {
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 @random_input
 @given(data=st.data())
-def test_flags(program, data, run, data_dir, texts):
+def test_settings(program, data, run, data_dir, texts):
+    """As flags or in a file."""
     with limited_folder() as folder:
         copied = shutil.copytree(run, folder / "run")
         words = {
@@ -180,7 +169,12 @@ def test_flags(program, data, run, data_dir, texts):
             "RECORD": [copied / RECORD],
         }
         flags = [flag for word in PROGRAMS[program].split() for flag in words.get(word, [word])]
-        flags += as_flags(random_settings(program.Config, data))
+        chosen = random_settings(program.Config, data)
+        if data.draw(st.booleans()):
+            flags += as_flags(chosen)
+        else:
+            (folder / "config.yaml").write_text(yaml.safe_dump(chosen, allow_unicode=True))
+            flags += ["--config", "config.yaml"]
         if data.draw(st.booleans()):
             flags.append(data.draw(st.text(max_size=9)).replace("\0", ""))
         call(program, *flags).check()

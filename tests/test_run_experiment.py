@@ -16,7 +16,7 @@ from runtime import cli, scheduler
 
 import pytest
 import yaml
-from conftest import ROOT, search_path, write_plugin
+from conftest import ROOT, search_path, wait_for, write_plugin, write_program
 from test_docs import check_python, stop_after_parsing  # noqa: F401
 
 import run_experiment
@@ -51,12 +51,9 @@ if [ -n "${out:-}" ]; then touch "$out/finished"; fi
 
 def commands_of(name, folder, *words):
     """Return the argument lists with which a script calls run_experiment.py."""
-    program = folder / "bin" / "python"
-    program.parent.mkdir(exist_ok=True)
-    log = folder / "calls"
-    program.write_text(f'#!/bin/bash\nprintf "%s\\0" "$@" >>{log}; printf "\\1" >>{log}\n')
-    program.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "INSTALLED": "1"}
+    log, program = folder / "calls", folder / "bin" / "python"
+    write_program(program, f'#!/bin/bash\nprintf "%s\\0" "$@" >>{log}; printf "\\1" >>{log}\n')
+    environment = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
     command = ["bash", str(ROOT / "scripts" / f"{name}.sh"), *words]
     subprocess.run([*map(str, command)], env=environment, check=True, capture_output=True)
     calls = [line.split("\0")[:-1] for line in log.read_text().split("\1")]
@@ -178,9 +175,7 @@ def test_a_finished_benchmark_is_not_repeated(tmp_path, monkeypatch):
     (tmp_path / "full" / "train.json").touch()  # bench.py writes it before it measures
     (job,) = experiment(words).jobs[:1]
     assert job.state == "waiting"
-    python = tmp_path / "python"
-    python.write_text("#!/bin/bash\n")
-    python.chmod(0o755)
+    write_program(tmp_path / "python", "#!/bin/bash\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     scheduler.Scheduler([job], tmp_path / "full", 1).run()
     assert experiment(words).jobs[0].state == "done"
@@ -235,27 +230,16 @@ def test_progress_on_a_terminal_is_replaced(tmp_path, capsys, monkeypatch):
     running.running[jobs[0]].wait()
 
 
-@pytest.mark.parametrize("text", ["32 --protocl x", "32 --trials", "32 --windows many"])
-def test_invalid_flags_of_lengths_are_refused_before_anything_runs(text, refused):
-    words = ["--train", "quickstart", "--data", "stdlib", f"--recall={text}", "--dry_run"]
-    assert (
-        f"recall '{text}' is invalid: use lengths, then" in refused(run_experiment.main, *words)[0]
-    )
-
-
 def run(folder, *words, devices, wait=True, program=(), **settings):
     """Run an experiment with programs that only log; return the process, or its result."""
     # A process that gets signals is not forked from the server, which is in another group.
     python = shutil.which("python", path=search_path()) if wait else sys.executable
     programs = folder / "programs"
-    programs.mkdir(exist_ok=True)
     for name in ("python", "torchrun"):
-        (programs / name).write_text(PROGRAM)
-        (programs / name).chmod(0o755)
-    environment = {**os.environ, "EXPERIMENT_DEVICES": str(devices)}
+        write_program(programs / name, PROGRAM)
+    environment = os.environ | {"EXPERIMENT_DEVICES": str(devices), "PYTHON": sys.executable}
     environment |= {"JOB_LOG": str(folder / "jobs"), "RECORD": str(folder / "record.json")}
-    environment |= {"PATH": f"{programs}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
-    environment |= {"PYTHON": sys.executable, "INSTALLED": "1", "VIRTUAL_ENV": sys.prefix}
+    environment["PATH"] = f"{programs}:{os.environ['PATH']}"
     command = [*(program or [python, "run_experiment.py"]), "--runs", str(folder / "runs"), *words]
     process = subprocess.Popen(
         [*command, "--plugin", str(folder / "broken.py")],
@@ -310,26 +294,17 @@ def test_trainings_on_all_devices_are_evaluated_before_the_next_one(node):
     done = run(node, *FLAGS, devices=8)
     assert done.returncode == 1
     programs = [words.split(" ", 2)[2] for *_, words in logged(node)]
-    names = [
-        re.search(r"(train_gpt|eval_extrapolation).*?(?:--pe |smoke/\S+/)(\S+)", x)
-        for x in programs
-    ]
-    order = [(match[1], match[2]) for match in names]
-    expected = []
-    for pe in TEN:
-        expected.append(("train_gpt", pe))
-        if pe != "broken":
-            expected.append(("eval_extrapolation", pe))
-    assert order == expected
+    pattern = r"(train_gpt|eval_extrapolation).*?(?:--pe |smoke/\S+/)(\S+)"
+    order = [re.search(pattern, words).groups() for words in programs]
+    each = [(name, pe) for pe in TEN for name in ("train_gpt", "eval_extrapolation")]
+    assert order == each[:-1]  # the last one, broken, is not evaluated
     assert all(words.startswith("--standalone --nproc_per_node=8 ") for words in programs)
 
 
 def test_an_interrupted_experiment_continues_and_repeats_nothing(node):
     """The signal reaches the jobs, no other starts, and all end."""
     process = run(node, *FLAGS, "--jobs", "2", devices=2, wait=False, SECONDS_PER_JOB="1")
-    deadline = time.time() + 60
-    while len(list(node.glob("runs/**/finished"))) < 2 and time.time() < deadline:
-        time.sleep(0.05)
+    wait_for(lambda: len([*node.glob("runs/**/finished")]) >= 2)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGINT
@@ -361,18 +336,12 @@ def test_no_process_outlives_a_script_of_several_stages(node, script, number):
     command = ["bash", f"scripts/{script}.sh"]
     started = {"devices": 2, "wait": False, "program": command, "SECONDS_PER_JOB": "30"}
     process = run(node, *words, **started, EXPERIMENT_SCRIPTS=str(os.getpid()))
-    deadline = time.time() + 60
-    while not any("train_gpt.py" in words for words in processes_of(node)):
-        assert time.time() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: any("train_gpt.py" in words for words in processes_of(node)))
     send = os.killpg if number == signal.SIGINT else os.kill
     send(process.pid, number)
     process.communicate(timeout=120)
     assert process.returncode
-    deadline = time.time() + 20  # less than a job takes
-    while processes_of(node) and time.time() < deadline:
-        time.sleep(0.1)
-    assert not processes_of(node)
+    wait_for(lambda: not processes_of(node), seconds=20)  # less than a job takes
 
 
 def test_a_report_keeps_the_records_of_earlier_calls(node):
@@ -386,9 +355,3 @@ def test_a_report_keeps_the_records_of_earlier_calls(node):
     assert done.returncode == 0, done.stderr
     written = [line for line in done.stdout.splitlines() if line.startswith("+ python report.py")]
     assert written[-1].endswith(f"{node}/kept.json {node}/record.json")
-
-
-def test_jobs_share_the_cores_of_a_cpu(node):
-    run(node, *FLAGS, "--jobs", "2", devices=0, OMP_NUM_THREADS="")
-    lines = (node / "jobs").read_text().splitlines()
-    assert len(lines) > 10 and all(line.split(" ")[2] == "" for line in lines)

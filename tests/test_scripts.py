@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, evaluation, search_path, write_plugin
+from conftest import ROOT, evaluation, search_path, write_plugin, write_program
 
 import prepare_text
 
@@ -21,20 +21,9 @@ SCRIPTS = sorted(
 
 
 def script(name, *words, **settings):
-    environment = {
-        **os.environ,
-        "VIRTUAL_ENV": sys.prefix,
-        "INSTALLED": "1",
-        "PATH": SEARCH_PATH,
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    return subprocess.run(
-        ["bash", str(ROOT / "scripts" / name), *map(str, words)],
-        env=environment | settings,
-        text=True,
-        capture_output=True,
-    )
+    command = ["bash", str(ROOT / "scripts" / name), *map(str, words)]
+    environment = os.environ | {"PATH": SEARCH_PATH} | settings
+    return subprocess.run(command, env=environment, text=True, capture_output=True)
 
 
 def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
@@ -82,21 +71,13 @@ def test_unknown_rungs_are_refused():
 
 def test_all_tables_runs_the_experiments_of_the_papers(tmp_path):
     """All but those with questions of ours, and one for released weights."""
-    (tmp_path / "python").write_text("#!/bin/sh\nexit 0\n")
-    (tmp_path / "python").chmod(0o755)
+    write_program(tmp_path / "python", "#!/bin/sh\nexit 0\n")
     done = script("all_tables.sh", "--dry_run", PATH=f"{tmp_path}:{SEARCH_PATH}")
     assert done.returncode == 0, done.stderr
     run = re.findall(r"^== scripts/(\S+).sh", done.stdout, re.MULTILINE)
-    others = {
-        "half_hour",
-        "ladder",
-        "recall",
-        "rope_extended",
-        "quickstart",
-        "trained_recall",
-        "score",
-    }
-    assert {*SCRIPTS} - {*run} == others | {"authors_checkpoint"} and len(run) == len({*run})
+    others = "authors_checkpoint half_hour ladder quickstart recall rope_extended score"
+    assert {*SCRIPTS} - {*run} == {*others.split(), "trained_recall"}
+    assert len(run) == len({*run})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="starts a server in the background")
@@ -139,11 +120,7 @@ def test_quickstart_prints_table_and_sample(tmp_path):
     words += ["cable", "--plugin", plugin, "--", *FLAGS.split()]
     done = script("quickstart.sh", *words, PATH=search_path())
     assert done.returncode == 0, done.stderr
-    for line in (
-        "| context |",
-        "|   4,096 |",
-        "def read(self, path):",
-    ):
+    for line in ("| context |", "|   4,096 |", "def read(self, path):"):
         assert line in done.stdout
     (runs,) = tmp_path.glob("*/quickstart")
     assert {"perplexity.png", "perplexity.csv"} <= {path.name for path in runs.iterdir()}
@@ -152,12 +129,9 @@ def test_quickstart_prints_table_and_sample(tmp_path):
 
 def test_slurm_starts_torchrun_on_every_node(tmp_path):
     """With programs of Slurm that print their arguments; the first node is the rendezvous."""
-    for name, prints in (
-        ("srun", 'echo "srun $@; timeout $TORCH_ELASTIC_SHUTDOWN_TIMEOUT"'),
-        ("scontrol", "echo node7; sleep 0.2; echo node8"),
-    ):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{prints}\n")
-        (tmp_path / name).chmod(0o755)
+    prints = 'echo "srun $@; timeout $TORCH_ELASTIC_SHUTDOWN_TIMEOUT"'
+    write_program(tmp_path / "srun", f"#!/bin/sh\n{prints}\n")
+    write_program(tmp_path / "scontrol", "#!/bin/sh\necho node7; sleep 0.2; echo node8\n")
     settings = {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "SLURM_SUBMIT_DIR": str(ROOT),

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from runtime.files import hash_file
 
 import torch
+from conftest import losses
 
 import eval_extrapolation
 import export_hf
@@ -34,9 +35,6 @@ from .harness import (
     check,
     digest_folder,
     expect,
-    losses,
-    numbers,
-    sampled_text,
     trained,
 )
 
@@ -66,7 +64,7 @@ def evaluation(workspace: Workspace) -> list:
 
 def check_evaluation(workspace: Workspace) -> None:
     record = workspace.folder / "whole" / workspace.record.name
-    expect(numbers(record), numbers(workspace.record), "the record")
+    expect(results(record), results(workspace.record), "the record")
 
 
 def preparation(workspace: Workspace) -> list:
@@ -187,14 +185,9 @@ def one_of_two_ranks(workspace, rng):
     if number == signal.SIGKILL:
         for rank in start_ranks(workspace, run, 2):
             check(rank.wait(), 0)
-        expect_close(losses(run), losses(workspace.whole))
-
-
-def expect_close(found: list[tuple], expected: list[tuple]) -> None:
-    """Raise Lost if losses differ by more than the order of summation over ranks explains."""
-    for mine, theirs in zip(found, expected, strict=True):
-        if mine[:2] != theirs[:2] or abs(mine[2] - theirs[2]) > 1e-3:
-            raise Lost(f"the log has {mine}, that of an uninterrupted run {theirs}")
+        for mine, theirs in zip(losses(run), losses(workspace.whole), strict=True):
+            # The order of summation over ranks changes the last digits.
+            expect((*mine[:2], abs(mine[2] - theirs[2]) < 1e-3), (*theirs[:2], True), "the log")
 
 
 def later_checkpoint(workspace, rng):
@@ -247,26 +240,22 @@ def corrupt_log(workspace, rng):
     expect(losses(run)[-2:], losses(workspace.whole)[-2:], "the end of the log")
 
 
+def results(record: Path) -> dict:
+    """Return the results of an evaluation record by length."""
+    return json.loads(record.read_text())["lengths"]
+
+
 def checkpoint(workspace, rng):
     """checkpoint corrupt: evaluation, sampling, export, --init_from"""
     run = workspace.copy(workspace.whole)
     (run / workspace.record.name).unlink()
     corrupt(run / "checkpoint_0000008.pt", rng)
-    if check(call(eval_extrapolation, run, *LENGTHS)).status == 0:
-        expect(numbers(run / workspace.record.name), numbers(workspace.record), "the record")
-    prompt = [*CPU, "--prompt", "line", "--max_new_tokens", "12", "--temperature", "0"]
-    if (result := check(call(sample, run, *prompt))).status == 0:
-        expect(sampled_text(result), sampled_text(call(sample, workspace.whole, *prompt)), "a text")
-    out = workspace.folder / "exported"
-    if check(call(export_hf, run, "--out_dir", out)).status == 0:
-        expect(digest_folder(out), digest_folder(workspace.exported), "the exported folder")
     out = workspace.folder / "out"
-    if check(workspace.train(out, "--init_from", run, "--steps", "0")).status == 0:
-        ours, theirs = (
-            torch.load(path, weights_only=True)["model"]["wte.weight"]
-            for path in (out / "checkpoint_0000000.pt", workspace.whole / "checkpoint_0000008.pt")
-        )
-        expect(torch.equal(ours, theirs), True, "a weight")
+    check(call(eval_extrapolation, run, *LENGTHS), 2)
+    check(call(sample, run, *CPU, "--prompt", "line"), 2)
+    check(call(export_hf, run, "--out_dir", out), 2)
+    check(workspace.train(out, "--init_from", run, "--steps", "0"), 2)
+    expect(out.exists(), False, "what a refused program leaves")
 
 
 def data_set(workspace, rng):
@@ -279,7 +268,7 @@ def data_set(workspace, rng):
         expect(trained(out), trained(workspace.whole), "weights or optimizer")
     if check(call(eval_extrapolation, run, "--data", data, *LENGTHS)).status == 0:
         for record in run.glob("eval_*.json"):
-            expect(numbers(record), numbers(workspace.record), "the record")
+            expect(results(record), results(workspace.record), "the record")
 
 
 def evaluations(workspace, rng):
@@ -292,10 +281,10 @@ def evaluations(workspace, rng):
         time.sleep(rng.choice((0, 0.05)))
     for program in programs:
         check(program.wait(), 0)
-    found = numbers(run / workspace.record.name)
+    found = results(run / workspace.record.name)
     (run / workspace.record.name).unlink()
     check(call(eval_extrapolation, run, "--lengths", ",".join(lengths), *CPU), 0)
-    alone = numbers(run / workspace.record.name)
+    alone = results(run / workspace.record.name)
     expect({length: found.get(length) for length in lengths}, alone, "the record")
 
 
@@ -317,7 +306,7 @@ def training_and_evaluation(workspace, rng):
     path = run / f"checkpoint_{content['step']:07d}.pt"
     expect(content["checkpoint_sha256"], hash_file(path), "the hash of the checkpoint")
     check(call(eval_extrapolation, path, *LENGTHS), 0)
-    expect(numbers(run / f"eval_toy_val_{path.stem}.json"), content["lengths"], "the record")
+    expect(results(run / f"eval_toy_val_{path.stem}.json"), content["lengths"], "the record")
 
 
 def same_command(workspace, rng):

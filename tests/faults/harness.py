@@ -10,7 +10,6 @@ importing takes seconds.
 import contextlib
 import json
 import os
-import re
 import resource
 import shlex
 import shutil
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import in_process
 import torch
+from conftest import TINY, losses
 from in_process import Result, digest
 
 import eval_extrapolation
@@ -30,17 +30,9 @@ import train_gpt
 from hf_interop import modeling  # noqa: F401  (programs import it late)
 
 CPU = ["--device", "cpu", "--dtype", "float32"]
-TRAIN = [
-    *shlex.split(
-        "--size quickstart --n_layer 1 --n_head 2 --n_embd 16 --block_size 16 --micro_batch 2 "
-        "--tokens_per_step 64 --lr 1e-2 --min_lr 1e-3 --warmup_steps 2 --steps 8 --log_every 2 "
-        "--val_every 4 --val_tokens 64 --checkpoint_every 2 --keep_checkpoints 9"
-    ),
-    *CPU,
-]
+TRAIN = [*TINY, *shlex.split("--steps 8 --val_every 4 --keep_checkpoints 9")]
 LENGTHS = ["--lengths", "16,32", *CPU]
 TIMEOUT = 60  # seconds that a program may take; they take about half a second
-VERBOSE = False  # print what programs print
 
 
 class Lost(Exception):
@@ -86,8 +78,6 @@ class Program:
             _, state = os.waitpid(self.pid, 0)
         with open(self.pipe, "rb") as pipe:
             result = Result(os.waitstatus_to_exitcode(state), pipe.read().decode(errors="replace"))
-        if VERBOSE:
-            print(result.output, f"[status {result.status}]", flush=True)
         if not ended:
             raise Lost(f"a program does not end within {TIMEOUT} s")
         return result
@@ -118,28 +108,11 @@ def digest_folder(folder: Path) -> str:
     return digest([(str(path.relative_to(folder)), path.read_bytes()) for path in files])
 
 
-def losses(run: Path, kinds: tuple = ("train", "val")) -> list[tuple]:
-    """Return the (kind, step, loss) of a run's log."""
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    lines = [line for line in lines if "loss" in line and line["kind"] in kinds]
-    return [(line["kind"], line["step"], line["loss"]) for line in lines]
-
-
 def trained(run: Path) -> str:
     """Return a hash of everything that a run has learned and of its state."""
     newest = sorted(run.glob("checkpoint_*.pt"))[-1]
     content = torch.load(newest, weights_only=True)
     return digest([content[key] for key in ("step", "model", "optimizer", "sampler", "rng")])
-
-
-def numbers(record: Path) -> dict:
-    """Return the results of an evaluation record by length."""
-    return json.loads(record.read_text())["lengths"]
-
-
-def sampled_text(result: Result) -> str:
-    """Return what sample.py printed, without its speed."""
-    return re.sub(r"\d+ tokens in .*", "", result.output)
 
 
 class Workspace:
@@ -190,5 +163,8 @@ class Workspace:
         """Resume a run to its end; raise Lost unless it equals the uninterrupted one."""
         check(self.train(run, "--resume"), 0)
         expect(trained(run), trained(self.whole), "weights or optimizer")
-        expect(losses(run, kinds), losses(self.whole, kinds), "the log")
+        found, expected = (
+            [each for each in losses(folder) if each[0] in kinds] for folder in (run, self.whole)
+        )
+        expect(found, expected, "the log")
         expect(list(run.glob("*.partial*")), [], "a list of temporary files")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, log_of
+from conftest import ROOT, log_of, wait_for
 from gpu_kit import DEVICE, LIMIT, command, random_data, record, train
 from test_recipes import SHORT, TINY
 
@@ -43,10 +43,7 @@ def test_a_killed_rank_ends_the_others(command, tmp_path, record):
     )
     log = tmp_path / "killed" / "log.jsonl"
     try:
-        end = time.monotonic() + LIMIT
-        while not (log.exists() and '"train"' in log.read_text()):
-            assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
-            time.sleep(0.1)
+        wait_for(lambda: log.exists() and '"train"' in log.read_text(), process, LIMIT)
         ranks = children(process.pid)
         assert len(ranks) >= COUNTS[0]
         start = time.monotonic()

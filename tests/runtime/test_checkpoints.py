@@ -2,26 +2,24 @@
 
 import functools
 import hashlib
-import json
 import os
 import random
 import shutil
-import socket
 import zipfile
 from pathlib import Path
 
-from runtime import checkpoints, files
+from runtime import checkpoints
 
 import pytest
 import torch
-from conftest import TINY, evaluation, save_checkpoint
+from conftest import TINY, save_checkpoint
+from in_process import digest
 
 import eval_extrapolation
 import export_hf
 import sample
 import train_gpt
 from errors import InputError
-from evaluation import runner
 from text_data import data_loader, shards
 
 CPU = torch.device("cpu")
@@ -45,28 +43,13 @@ def resume(run, data_dir):
     return train
 
 
-def flip(path, position):
-    content = bytearray(path.read_bytes())
-    content[position] ^= 1 << position % 8
-    path.write_bytes(content)
-
-
 def flip_tensor(path):
     """Flip a bit in the largest tensor of a checkpoint."""
     with zipfile.ZipFile(path) as archive:
         largest = max(archive.infolist(), key=lambda member: member.file_size)
-    flip(path, largest.header_offset + 64 + largest.file_size // 2)
-
-
-def as_bytes(value) -> bytes:
-    """Return nested dictionaries and lists as bytes that are equal if all values are."""
-    if isinstance(value, torch.Tensor):
-        return repr((value.dtype, value.shape)).encode() + value.numpy().tobytes()
-    if isinstance(value, dict):
-        return b"{" + b"".join(as_bytes(item) for item in value.items()) + b"}"
-    if isinstance(value, list | tuple):
-        return b"[" + b"".join(map(as_bytes, value)) + b"]"
-    return repr(value).encode()
+    content = bytearray(path.read_bytes())
+    content[largest.header_offset + 64 + largest.file_size // 2] ^= 1
+    path.write_bytes(content)
 
 
 def test_every_damage_is_found(run, tmp_path):
@@ -96,7 +79,7 @@ def test_a_file_ends_with_its_hash_and_is_one_of_pytorch(run):
     assert content[-64:].decode() == hashlib.sha256(content[:-64]).hexdigest()
     checkpoint = checkpoints.load_checkpoint(run)
     assert checkpoint.pop("sha256") == hashlib.sha256(content).hexdigest()
-    assert as_bytes(torch.load(run / NEWEST, weights_only=True)) == as_bytes(checkpoint)
+    assert digest(torch.load(run / NEWEST, weights_only=True)) == digest(checkpoint)
 
 
 def test_an_unchanged_file_is_hashed_once(run, monkeypatch):
@@ -123,7 +106,7 @@ def test_a_corrupt_checkpoint_is_refused_until_it_is_removed(run, resume, traine
     (run / NEWEST).unlink()
     resume()
     resumed = checkpoints.load_checkpoint(run)
-    assert as_bytes(resumed["model"]) == as_bytes(
+    assert digest(resumed["model"]) == digest(
         checkpoints.load_checkpoint(trained("cable"))["model"]
     )
 
@@ -142,48 +125,27 @@ def test_a_checkpoint_under_the_name_of_another_step_is_refused(run, resume, ref
 def test_settings_are_read_without_the_weights(run):
     """The tensors are mapped into memory, of the file that was checked."""
     checkpoint = checkpoints.load_checkpoint(run)
-    expected = as_bytes(checkpoint["model"])
+    expected = digest(checkpoint["model"])
     mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if NEWEST in line]
     assert mapped
     (run / NEWEST).unlink()
-    assert as_bytes(checkpoint["model"]) == expected
-
-
-def test_record_has_the_hash_of_the_checkpoint_that_was_loaded(run, data_dir, monkeypatch):
-    """A training replaces it between loading and writing of the record."""
-    expected = files.hash_file(run / NEWEST)
-    newer = run / "checkpoint_0000008.pt"
-    load = checkpoints.load_model
-
-    def load_and_replace(*args, **options):
-        loaded = load(*args, **options)
-        save_checkpoint(checkpoints.load_checkpoint(run) | {"step": 8}, newer)
-        for path in checkpoints.list_checkpoints(run)[:-1]:
-            path.unlink()
-        return loaded
-
-    monkeypatch.setattr(runner, "load_model", load_and_replace)
-    eval_extrapolation.main([str(run), "--lengths", "16", "--max_tokens", "64", "--device", "cpu"])
-    record = json.loads(evaluation(run).read_text())
-    assert (record["step"], record["checkpoint_sha256"]) == (6, expected)
-    assert expected != files.hash_file(newer)
+    assert digest(checkpoint["model"]) == expected
 
 
 def test_every_reader_refuses_nan_and_inf_by_name(run, resume, refused, data_dir, tmp_path):
     checkpoint = checkpoints.load_checkpoint(run)
-    for name, value in (("h.1.mlp.c_fc.weight", torch.nan), ("h.0.attn.c_attn.bias", -torch.inf)):
-        weights = {**checkpoint["model"], name: checkpoint["model"][name].clone()}
-        weights[name].view(-1)[3] = value
-        save_checkpoint(checkpoint | {"model": weights}, run / NEWEST)
-        message = f"error: {run}: the weights contain NaN or Inf ({name}): use"
-        data = ("--data", data_dir)
-        new = [*TINY, *data, "--init_from", run, "--out_dir", tmp_path / "new"]
-        assert message in refused(sample.main, run)[0]
-        assert message in refused(eval_extrapolation.main, run, "--lengths", 16, *data)[0]
-        assert message in refused(export_hf.main, run, "--out_dir", tmp_path / "out")[0]
-        assert message in refused(train_gpt.main, *new)[0]
-        assert message in refused(lambda flags: resume("--steps", 8))[0]
-        assert not (tmp_path / "new").exists() and not (tmp_path / "out").exists()
+    weights = {name: tensor.clone() for name, tensor in checkpoint["model"].items()}
+    weights["h.0.attn.c_attn.bias"][3] = -torch.inf
+    save_checkpoint(checkpoint | {"model": weights}, run / NEWEST)
+    message = f"error: {run}: the weights contain NaN or Inf (h.0.attn.c_attn.bias): use"
+    data = ("--data", data_dir)
+    new = [*TINY, *data, "--init_from", run, "--out_dir", tmp_path / "new"]
+    assert message in refused(sample.main, run)[0]
+    assert message in refused(eval_extrapolation.main, run, "--lengths", 16, *data)[0]
+    assert message in refused(export_hf.main, run, "--out_dir", tmp_path / "out")[0]
+    assert message in refused(train_gpt.main, *new)[0]
+    assert message in refused(lambda flags: resume("--steps", 8))[0]
+    assert not (tmp_path / "new").exists() and not (tmp_path / "out").exists()
     model = torch.nn.Linear(2, 2)
     model.register_buffer("mask", torch.full((2,), -torch.inf))
     checkpoints.check_finite(model, run)  # a buffer may be infinite
@@ -191,21 +153,6 @@ def test_every_reader_refuses_nan_and_inf_by_name(run, resume, refused, data_dir
 
 def text(path):
     path.write_text("line\n" * 100)
-
-
-def torchscript(path):
-    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), path)
-
-
-def older_checkpoint(path):
-    torch.save({"format": "gpt checkpoint 2", "model": {}}, path)
-
-
-def unix_socket(path):
-    here = os.getcwd()
-    os.chdir(path.parent)  # the path of a socket must be short
-    socket.socket(socket.AF_UNIX).bind(path.name)
-    os.chdir(here)
 
 
 def device(path):
@@ -222,10 +169,7 @@ OTHER_FILES = [
     Path.touch,
     Path.mkdir,
     os.mkfifo,
-    unix_socket,
     device,
-    torchscript,
-    older_checkpoint,
     saved(torch.ones(3)),
     saved(None),
     saved(torch.nn.Linear(2, 2)),
@@ -236,7 +180,6 @@ OTHER_FILES = [
 
 
 @pytest.mark.parametrize("write", OTHER_FILES)
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TorchScript
 def test_other_files_are_refused_with_one_line(write, refused, tmp_path):
     """As the path of a checkpoint and in a run; tests/test_malicious_files.py has pickled code."""
     path = tmp_path / "checkpoint_0000001.pt"
@@ -251,18 +194,14 @@ def test_other_files_are_refused_with_one_line(write, refused, tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"model": {1: torch.ones(2)}},
         {"model": {"wte.weight": 3}},
         {"model": {}},
         {"step": "6"},
-        {"sampler": {"epoch": None}},
         {"sampler": {"other": 1}},
         {"rng": [3]},
         {"optimizer": []},
         {"gpt": {"n_layer": 10**9}},
-        {"gpt": {"n_layer": 2.0}},
         {"gpt": {"pe": ["cable"]}},
-        {"gpt": {"other": 1}},
         {"config": {"steps": "6"}},
         {"config": {"plugin": ["a.py"]}},
         {"config": {"lr": torch.ones(2)}},
