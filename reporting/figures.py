@@ -248,13 +248,11 @@ def draw_lines(
             at = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
             font = {"xytext": (0, 2), "ha": "center", "fontsize": 8, "color": "0.4"}
             axes.annotate("training length", (length, 1), **at, **font)
-        draw_panel(axes, lines, x_label, y_label, x_base, marker)
+        _draw_panel(axes, lines, x_label, y_label, x_base, marker)
     figure.savefig(file, format="png")
 
 
-def draw_panel(
-    axes, lines: list[Line], x_label: str, y_label: str, x_base: int = 2, marker: str = ""
-) -> None:
+def _draw_panel(axes, lines: list[Line], x_label: str, y_label: str, x_base: int, marker: str):
     """Draw lines with their errors as bands, or as bars of single points."""
     used, ends = Counter(), []
     for line in lines:
@@ -311,9 +309,9 @@ def finish(axes, x_label: str, y_label: str, ends, x_base: int = 10) -> None:
     for axis, label, base in ((axes.xaxis, x_label, x_base), (axes.yaxis, y_label, 10)):
         is_log = axis.get_scale() == "log"
         axis.set_label_text(f"{label}, log scale" if is_log else label)
+        axis.set_major_formatter("{x:,.10g}")
         if is_log:
             _set_ticks(axis, base)
-        axis.set_major_formatter("{x:,.10g}")
     axes.grid(axis="y", color="0.92")
     axes.spines[["top", "right"]].set_visible(False)
     to_axes = axes.transData + axes.transAxes.inverted()
@@ -337,6 +335,8 @@ def _set_ticks(axis, base: int) -> None:
     locator = ticker.MaxNLocator(8) if is_short else ticker.LogLocator(base, subs, numticks=10)
     axis.set_major_locator(locator)
     axis.set_minor_locator(ticker.NullLocator())
+    if high >= 1e6:
+        axis.set_major_formatter(ticker.EngFormatter(sep=""))
 
 
 def spread(heights: list[float], gap: float) -> np.ndarray:

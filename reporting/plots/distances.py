@@ -111,10 +111,15 @@ def plot(rows: dict[str, np.ndarray], fitted: np.ndarray | None, title: str, fil
         axes.set(xticks=(0, n), yticks=(0, n), xlabel="key token")
     all_axes[0].set_ylabel("query token")
     figures.add_color_bar(upper, image, all_axes, low, high)
-    lines = [figures.Line(pe, pe, [*enumerate(bias)]) for pe, bias in rows.items()]
+    axes, ends = lower.subplots(), []
+    for pe, bias in rows.items():
+        color = figures.color_of(pe)
+        axes.plot(bias, color=color, linewidth=1.2)
+        ends.append((figures.short_label(pe), color, (n - 1, bias[-1])))
     if fitted is not None:
         a, b = fitted
-        fit = a * np.log1p(np.arange(n)) + b
-        lines.append(figures.Line(f"fit: {a:.3f} log(1 + d) {b:+.3f}", "nope", [*enumerate(fit)]))
-    figures.draw_panel(lower.subplots(), lines, "distance (tokens)", "bias")
+        curve = a * np.log1p(np.arange(n)) + b
+        axes.plot(curve, "--", color="black", linewidth=1.2)
+        ends.append((f"fit: {a:.3f} log(1 + d) {b:+.3f}", "black", (n - 1, curve[-1])))
+    figures.finish(axes, "distance (tokens)", "bias", ends)
     figure.savefig(file, format="png")
