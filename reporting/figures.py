@@ -79,8 +79,7 @@ def by_length(
 ) -> None:
     """Plot each column's mean against context length, with error bands.
 
-    close_up: adds a panel of the lines close to the lowest, if others are far
-    above.
+    close_up: add a panel of the lines close to the lowest.
     """
     lines = []
     for column in columns:
@@ -119,8 +118,7 @@ def _close_to_lowest(lines: list[Line], lengths: int) -> list[Line]:
 def cumulative_gradient(columns: list[Column], file) -> None:
     """Plot the fraction of the gradient further back than n tokens, against n.
 
-    Each column at its longest context. Receptive fields end where a line
-    crosses the dotted one.
+    At the longest contexts. Receptive fields end at the dotted line.
     """
     lines = []
     for column in columns:
@@ -153,8 +151,7 @@ def gradient_further_back(records: list[dict]) -> Points:
 def speeds(result: dict, file) -> None:
     """Plot throughput and memory of a benchmark of bench.py against context.
 
-    The dense path is only in the table. A throughput's band is the middle half
-    of its rounds.
+    The dense path is only in the table. Bands: quartiles of the rounds.
     """
     throughputs, memories = {}, {}
     for context, name, entry in cases(result):
@@ -185,8 +182,8 @@ def scatter(
 ) -> None:
     """Plot (encoding, x, y) with intervals as error bars, on logarithmic axes.
 
-    Values of x above WIDEST times the lowest are drawn there as triangles, and
-    printed with the label. Values of y below FLOOR are drawn there, too.
+    Triangles: x is above WIDEST times the lowest (printed with the label), or y
+    is below FLOOR.
     """
     limit = WIDEST * min(x.estimate for _, x, _ in points)
     figure = new_figure(5, title)
@@ -215,9 +212,8 @@ def error_bar(
     """Return a bar's lengths below and above, within limits; NaN: no bar."""
     if interval.low is None or interval.high is None:
         return math.nan, math.nan
-    low = min(max(interval.low, lowest), drawn)
-    high = max(min(interval.high, highest), drawn)
-    return drawn - low, high - drawn
+    low, high = max(interval.low, lowest), min(interval.high, highest)
+    return max(drawn - low, 0), max(high - drawn, 0)
 
 
 def draw_lines(

@@ -1,11 +1,9 @@
 """Metrics: records, table, caption, claims and plots of each one in one row.
 
     metric = metric_of(record)
-    columns = make_columns(records, metric.key)
-    metric.table(columns).markdown(), metric.caption(records), metric.judge(columns)
+    metric.table(make_columns(records, metric.key)), metric.caption(records)
 
-An unlisted metric by length gets a plain table and a plot. To give it more, add
-a row at the end of this module.
+An unlisted metric by length gets a plain table and a plot. For more, add a row.
 """
 
 import re

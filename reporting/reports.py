@@ -1,7 +1,4 @@
-"""Committed tables and plots, by the commands in results/reports.yaml.
-
-Commands run in this process, in a folder with a copy of results/.
-"""
+"""Committed tables and plots, by the commands in results/reports.yaml."""
 
 import contextlib
 import glob

@@ -31,9 +31,8 @@ def length_table(
     """Return a table with a row per length: mean ± deviation over seeds.
 
     A wide table is transposed, shows the largest deviation, and omits lengths
-    near others. x_name: "context" or "distance". best: min or max, of the
-    values in bold, with all that print alike; None: no bold. marks: printed
-    after the values.
+    near others. best: min or max, of the values in bold, with all that print
+    alike; None: no bold. marks: printed after the values.
     """
     lengths, marks = all_lengths(columns), marks or {}
     cells = [[x_name, *(column.label for column in columns)]]

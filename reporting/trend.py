@@ -3,8 +3,7 @@
     rungs = make_rungs(read_records(["results/reproduction", "results/ladder/ladder_2"]))
     table(measure(rungs), rungs).markdown()
 
-Each row of the section `trend` in results/claims.yaml is a ratio that is 1 if
-there is no effect. Intervals are those of evaluation/intervals.py. Far is 16
+Ratios are the rows of `trend` in results/claims.yaml: 1 is no effect. Far is 16
 times the training length, or 15 if 16 is not recorded.
 """
 
