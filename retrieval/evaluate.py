@@ -42,8 +42,6 @@ class Config:
     """folders written by retrieval.finetune"""
     plugin: dict[str, str] | None = None
     """files with encodings of your own, if the encoders were trained with them"""
-    trust_remote_code: bool = False
-    """execute code in the folders, which encoders of other repositories may need"""
     data: str | None = None
     """folder of a task in BEIR's layout; default: English MLDR from the hub"""
     split: str = "test"
@@ -66,10 +64,7 @@ def main(argv=None):
 
     device, dtype = devices.select_device(config.device, config.dtype)
     # An invalid model is found before anything is computed.
-    models = [
-        sentence_encoder.load_finetuned(run, dtype, device, config.trust_remote_code)
-        for run in config.runs
-    ]
+    models = [sentence_encoder.load_finetuned(run, dtype, device) for run in config.runs]
     plans = [plan(run, sentence_encoder.read_config(run), config) for run in config.runs]
     task = tasks.load_task(config.data, config.split)
     records = []

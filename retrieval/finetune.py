@@ -30,6 +30,7 @@ from typing import Literal
 from runtime import cli, devices, run_folder
 from runtime.devices import provenance
 from runtime.files import hash_file, read_json, set_default_permissions, write_json, writing
+from runtime.schema import fields, find_mismatch
 
 import torch
 
@@ -46,8 +47,10 @@ HUB = {
 HELD_OUT = 1000
 SHUFFLE_SEED = 12
 COLUMNS = ("query", "positive", "negative")
+TRIPLET = fields(dict.fromkeys(COLUMNS, str))
 RECORD = "finetune.json"
 CHECKPOINTS = "checkpoints"
+# trust_remote_code: in older records.
 FINETUNING_MAY_CHANGE = {"plugin", "trust_remote_code", "out_dir", "resume", "device", "dtype"}
 FINETUNING_MAY_CHANGE |= {"mini_batch", "log_every", "checkpoint_every"}
 
@@ -60,8 +63,6 @@ class Config:
     """folder that export_hf.py wrote for an encoder"""
     plugin: dict[str, str] | None = None
     """files with encodings of your own, if the encoder was trained with them"""
-    trust_remote_code: bool = False
-    """execute code in the folder, which encoders of other repositories may need"""
     data: str | None = None
     """.jsonl or .parquet file with the columns query, positive and negative;
     default: MS MARCO from the hub"""
@@ -115,7 +116,7 @@ def main(argv=None):
     device, dtype = devices.select_device(config.device, config.dtype)
     if device.type == "cuda" and torch.cuda.device_count() > 1:
         raise InputError("fine-tuning uses a single GPU: set CUDA_VISIBLE_DEVICES=0")
-    model = sentence_encoder.load_export(encoder, config.max_tokens, config.trust_remote_code)
+    model = sentence_encoder.load_export(encoder, config.max_tokens)
     rows, revision = read_triplets(config, previous.get("revision"))
     hashes = {
         "data": hash_file(config.data) if config.data else None,
@@ -192,11 +193,9 @@ def read_triplets(config: Config, revision: str | None = None):
         import datasets
 
         for number, row in enumerate(rows, 1):
-            where = f"{name}, row {number}"
-            for column in COLUMNS:
-                if column not in row:
-                    raise InputError(f"{where} has no {column}: add {', '.join(COLUMNS)}")
-                text_sources.find_text(row, [column], where, "rename it")
+            if problem := find_mismatch(row, TRIPLET):
+                where = f"{name}, row {number}"
+                raise InputError(f"{where}: {problem}: write objects with {', '.join(COLUMNS)}")
         return datasets.Dataset.from_list(rows), None
     for column in COLUMNS:
         texts = rows.data.column(column)  # has missing values without decoding the rows

@@ -6,8 +6,7 @@
     save(model, "runs/retrieval/cable")
 
 A text's vector is the mean of the last layer over its tokens. This repository's
-classes compute it: a folder's code is not executed, except with
-trust_remote_code for other model types that need it.
+classes compute it: a folder's code is never executed.
 """
 
 import math
@@ -17,7 +16,7 @@ from pathlib import Path
 from runtime import plugins
 from runtime.checkpoints import NETWORK
 from runtime.files import read_json, writing
-from runtime.schema import Length, Text, fields, find_mismatch
+from runtime.schema import Length, fields, find_mismatch
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -29,50 +28,40 @@ from transformers import AutoConfig, AutoModel, TrainerCallback
 from errors import InputError
 from hf_interop.exported_code import auto_map, write_modules
 from hf_interop.modeling import PosencConfig, PosencModel
-from model import CUSTOM
 
 AutoConfig.register(PosencConfig.model_type, PosencConfig, exist_ok=True)
 AutoModel.register(PosencConfig, PosencModel, exist_ok=True)
 WEIGHTS = "model.safetensors"
-FOREIGN = fields({"model_type": Text, "max_position_embeddings?": Length})  # of any encoder
+SETTINGS = fields(NETWORK | {"max_position_embeddings?": Length})  # in config.json
 
 
-def load_export(
-    folder: str, max_tokens: int | None, trust_remote_code: bool = False
-) -> SentenceTransformer:
+def load_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
     """Return an exported encoder.
 
     Truncates texts to max_tokens, or its training length. Raises InputError if
-    the folder has no encoder, the length is not supported, a plugin is missing,
-    or the folder needs its own code.
+    it has none, the length is not supported, or a plugin is missing.
     """
     remedy = "pass a folder that export_hf.py wrote for an encoder"
     config = read_config(folder, remedy)
-    max_positions = config.get("max_position_embeddings")
-    length = max_tokens
-    if length is None and config["model_type"] == PosencConfig.model_type:
-        length = config["block_size"]
-    if length is not None and max_positions is not None and length > max_positions:
+    length = max_tokens or config["block_size"]
+    if length > config.get("max_position_embeddings", length):
         raise InputError(
-            f"{folder}: {config['pe']} supports at most {max_positions} positions: "
-            "use a lower --max_tokens"
+            f"{folder}: {config['pe']} supports at most {config['max_position_embeddings']} "
+            "positions: use a lower --max_tokens"
         )
-    return _load(folder, remedy, trust_remote_code, max_seq_length=length)
+    return _load(folder, remedy, max_seq_length=length)
 
 
-def load_finetuned(
-    folder: str, dtype: torch.dtype, device: torch.device, trust_remote_code: bool = False
-) -> SentenceTransformer:
+def load_finetuned(folder: str, dtype: torch.dtype, device: torch.device) -> SentenceTransformer:
     """Return a fine-tuned encoder in `dtype`. Raises InputError as load_export."""
     remedy = "pass a folder that retrieval.finetune wrote"
     read_config(folder, remedy)
-    return _load(folder, remedy, trust_remote_code, str(device), dtype=dtype)
+    return _load(folder, remedy, str(device), dtype=dtype)
 
 
 def _load(
     folder: str,
     remedy: str,
-    trust_remote_code: bool,
     device: str | None = None,
     max_seq_length: int | None = None,
     **model_arguments,
@@ -80,7 +69,7 @@ def _load(
     """Return a sentence encoder, without modules.json, which names classes."""
     # transformers asks a question at None, and sentence-transformers changes
     # the dictionaries.
-    trust = {"trust_remote_code": trust_remote_code}
+    trust = {"trust_remote_code": False}
     with raise_input_errors(folder, f"write it again, or {remedy}"):
         if not (Path(folder) / WEIGHTS).is_file():
             raise FileNotFoundError(f"it has no {WEIGHTS}")
@@ -93,14 +82,19 @@ def _load(
         )
         if transformer.tokenizer is None:
             raise OSError("it has no tokenizer")
-        network = transformer.auto_model
-        if isinstance(network, PosencModel):
-            _check_names(folder, network)
-            # A fine-tuned folder must not inherit the names of other code.
-            network.config.auto_map = auto_map("AutoModelForMaskedLM")
-            transformer.tokenizer.init_kwargs.pop("auto_map", None)
+        network = _network_of(transformer)
+        _check_names(folder, network)
+        # A fine-tuned folder must not inherit the names of other code.
+        network.config.auto_map = auto_map("AutoModelForMaskedLM")
+        transformer.tokenizer.init_kwargs.pop("auto_map", None)
         modules = [transformer, Pooling(transformer.get_embedding_dimension(), "mean")]
-    return SentenceTransformer(modules=modules, device=device, trust_remote_code=trust_remote_code)
+    return SentenceTransformer(modules=modules, device=device, trust_remote_code=False)
+
+
+def _network_of(transformer) -> PosencModel:
+    network = transformer.auto_model
+    assert isinstance(network, PosencModel)  # by read_config
+    return network
 
 
 def _check_names(folder: str, network: PosencModel) -> None:
@@ -116,20 +110,17 @@ def _check_names(folder: str, network: PosencModel) -> None:
 def save(model: SentenceTransformer, folder: Path) -> None:
     """Write an encoder, and its code, to a folder for load_finetuned."""
     model.save_pretrained(str(folder), create_model_card=False)
-    network = model[0].auto_model
-    if isinstance(network, PosencModel):
-        write_modules(folder, plugins.plugins_of(network.model.config.encodings))
+    write_modules(folder, plugins.plugins_of(_network_of(model[0]).model.config.encodings))
 
 
 class StepCallback(TrainerCallback):
     """Clamp parameters after each step, log the last, refuse NaN and Inf."""
 
     def __init__(self, model: SentenceTransformer):
-        self.network = model[0].auto_model
+        self.network = _network_of(model[0]).model
 
     def on_step_end(self, arguments, state, control, **_):
-        if isinstance(self.network, PosencModel):
-            self.network.model.clamp_parameters_()
+        self.network.clamp_parameters_()
         if state.global_step == state.max_steps:
             control.should_log = True
 
@@ -161,28 +152,20 @@ def raise_input_errors(folder: str, remedy: str):
     except InputError:
         raise
     except (ImportError, OSError, RuntimeError, ValueError, SafetensorError) as error:
-        if "trust_remote_code" in str(error):
-            raise InputError(
-                f"{folder} needs code of its own: read that code, then pass --trust_remote_code "
-                "to execute it"
-            ) from None
         message = " ".join(str(error).split())[:200]
         raise InputError(f"{folder} cannot be read ({message}): {remedy}") from None
 
 
 def read_config(folder: str, remedy: str = "pass another folder") -> dict:
-    """Return the settings of a folder's network; other model types as `pe`.
+    """Return the settings of a folder's network.
 
     Raises InputError if they are not those of an encoder, or need a plugin.
     """
     path = Path(folder) / "config.json"
-    config = read_json(path, remedy, FOREIGN)
-    if config["model_type"] != PosencConfig.model_type:
-        length = config.get("max_position_embeddings", 512)
-        return {**config, "pe": config["model_type"], "size": CUSTOM, "block_size": length}
-    if config.get("causal", True):
-        raise InputError(f"{folder} holds no encoder: {remedy}")
-    if problem := find_mismatch(config, fields(NETWORK)):
+    config = read_json(path, remedy, dict)
+    if config.get("model_type") != PosencConfig.model_type or config.get("causal", True):
+        raise InputError(f"{folder} holds no encoder of this repository: {remedy}")
+    if problem := find_mismatch(config, SETTINGS):
         raise InputError(f"{path}: {problem}: write it again, or {remedy}")
     plugins.check_loaded(config, folder)
     return config

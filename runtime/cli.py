@@ -259,7 +259,7 @@ def _unknown_words(words: list[str], fields) -> list[str]:
 def _unknown_keys(path: str, values: dict, fields, positional) -> list[str]:
     """Return a message for each key that a file cannot set."""
     problems = []
-    refused = {"trust_remote_code", *(positional or ())[:1]}
+    refused = {*(positional or ())[:1]}
     if not isinstance(values.get("plugin"), dict | None):
         refused.add("plugin")
     for name in map(str, values):

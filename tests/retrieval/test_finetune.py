@@ -5,8 +5,8 @@ import math
 import os
 import shutil
 
-from runtime import checkpoints, plugins, run_folder
-from runtime.files import read_json, write_json
+from runtime import checkpoints
+from runtime.files import read_json
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from errors import InputError
 pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
 pytest.importorskip("accelerate", reason="accelerate is not installed")
 
-from retrieval import evaluate, finetune  # noqa: E402
+from retrieval import finetune  # noqa: E402
 
 pytest_plugins = ["retrieval_fixtures"]
 
@@ -224,75 +224,26 @@ def test_resuming_gives_the_same_weights(
         assert torch.equal(value, expected[name]), name
 
 
-def test_two_processes_cannot_fine_tune_in_one_folder(exported, triplets, tmp_path, refused):
-    flags = ["--data", triplets, *FINETUNE, "--out_dir", tmp_path / "run"]
-    unlock = run_folder.lock_folder(tmp_path / "run")
-    (line,) = refused(finetune.main, exported("cable"), *flags)
-    assert f"another process trains in {tmp_path / 'run'}: wait until it ends" in line
-    unlock()
+def test_wrong_encoders_and_data_are_refused(refused, exported, triplets, tmp_path):
+    def error(pe, data, *flags):
+        (line,) = refused(finetune.main, exported(pe), "--data", data, "--out_dir", out, *flags)
+        return line
 
-
-def test_wrong_encoders_and_data_are_refused(refused, exported, trained, triplets, tmp_path):
-    def error(encoder, data, *flags):
-        flags = ["--data", data, *flags, "--out_dir", tmp_path / "out"]
-        return refused(finetune.main, encoder, *flags)[0]
-
-    def error_of_rows(*rows):
-        (tmp_path / "rows.jsonl").write_text("".join(f"{row}\n" for row in rows))
-        return error(exported("cable"), tmp_path / "rows.jsonl")
-
-    assert "pass one encoder" in refused(finetune.main, "--out_dir", tmp_path / "out")[0]
-    message = "config.json does not exist: pass a folder that export_hf.py wrote"
-    assert message in error(trained("cable"), triplets)
-    message = "is not a .jsonl or .parquet file"
-    assert message in error(exported("cable"), tmp_path / "none.jsonl")
-    message = "row 1 has no negative: add query, positive, negative"
-    assert message in error_of_rows('{"query": "a", "positive": "b", "neg": "c"}')
-    assert "row 2: column 'positive' holds null, not text: write" in error_of_rows(
-        '{"query": "a", "positive": "b", "negative": "c"}',
-        '{"query": "a", "positive": null, "negative": "c"}',
-    )
-    for value in ("7", '["c"]'):
-        row = f'{{"query": "a", "positive": "b", "negative": {value}}}'
-        assert f"rows.jsonl, row 1: column 'negative' holds {value}, not text" in error_of_rows(row)
-    rows = ['{"query": "a", "positive": "b", "negative": "\\"c\\""}'] * 39
-    message = "rows.jsonl, row 40: column 'query' holds 1984, not text"
-    assert message in error_of_rows(*rows, rows[0].replace('"a"', "1984"))
+    out = tmp_path / "out"
+    assert "is not a .jsonl or .parquet file" in error("cable", tmp_path / "none.jsonl")
     message = "learnable supports at most 16 positions: use a lower --max_tokens"
-    assert message in error(exported("learnable"), triplets, "--max_tokens", "17")
-    wrong = ["--batch", "1", "--warmup", "1", "--out_dir", tmp_path / "out"]
-    assert refused(finetune.main, exported("cable"), *wrong) == [
-        "error: batch is 1: use an integer from 2 to 9,223,372,036,854,775,807",
-        "error: warmup is 1: use a number from 0 to 0.99",
-    ]
-    assert not (tmp_path / "out").exists()
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine.txt").write_text("mine")
-    assert "contains other files" in error(exported("cable"), triplets)
-
-
-@pytest.mark.parametrize("main", [finetune.main, evaluate.main])
-def test_another_version_of_the_plugin_is_refused(
-    main, refused, exported, triplets, task, tmp_path, unregistered
-):
-    """Before weights are loaded, whatever the name of the file is."""
-    source = "from posenc import Encoding\nclass A(Encoding):\n    names = ('my-a',)\n"
-    plugin = tmp_path / "mine.py"
-    plugin.write_text(source)
-    folder = shutil.copytree(exported("cable"), tmp_path / "encoder")
-    config = read_json(folder / "config.json", "")
-    version = plugins.hashlib.sha256(plugin.read_bytes()).hexdigest()
-
-    def line(**recorded):
-        write_json(folder / "config.json", {**config, "pe": "my-a", **recorded})
-        data = triplets if main is finetune.main else task
-        flags = ["--plugin", plugin, "--data", data, "--device", "cpu"]
-        flags += ["--out_dir", tmp_path / "out"] if main is finetune.main else []
-        return refused(main, folder, *flags)[0]
-
-    expected = f"{folder} was trained with another version of the plugin mine.py (SHA-256 "
-    assert expected + "000000000000): " in line(plugin={"mine.py": "0" * 64})
-    for recorded in ({"plugin": {"other.py": version}}, {}):
-        assert "its parameters are not those of this version's encoding" in line(**recorded)
-    assert "plugin: expected the name of a Python file" in line(plugin={"../mine.py": version})
-    assert not (tmp_path / "out").exists()
+    assert message in error("learnable", triplets, "--max_tokens", "17")
+    row, data = {"query": "a", "positive": "b", "negative": '"c"'}, tmp_path / "rows.jsonl"
+    for wrong, problem in (
+        ({"query": "a", "positive": "b", "neg": "c"}, "missing required field negative"),
+        ({**row, "positive": None}, "expected str, got null at positive"),
+        ({**row, "negative": ["c"]}, "expected str, got array at negative"),
+        ({**row, "query": 1984}, "expected str, got int at query"),
+    ):
+        data.write_text("".join(json.dumps(each) + "\n" for each in (*[row] * 39, wrong)))
+        line = f"rows.jsonl, row 40: {problem}: write objects with query, positive, negative"
+        assert line in error("cable", data)
+    assert not out.exists()
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    assert "contains other files" in error("cable", triplets)

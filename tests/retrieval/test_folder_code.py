@@ -1,4 +1,4 @@
-"""Code in the folders of encoders: fine-tuning and evaluation execute it with a flag only."""
+"""Code in the folders of encoders: fine-tuning and evaluation never execute it."""
 
 import shutil
 
@@ -17,31 +17,6 @@ from retrieval import evaluate, finetune, sentence_encoder  # noqa: E402
 pytest_plugins = ["retrieval_fixtures"]
 
 RECORD = "eval_retrieval_toy_test.json"
-FOREIGN = """
-import pathlib
-import torch
-from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput
-
-pathlib.Path({marker!r}).touch()
-
-
-class ForeignConfig(PreTrainedConfig):
-    model_type = "foreign"
-    hidden_size = 16
-
-
-class ForeignModel(PreTrainedModel):
-    config_class = ForeignConfig
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.wte = torch.nn.Embedding(300, config.hidden_size)
-        self.post_init()
-
-    def forward(self, input_ids, attention_mask=None, **_):
-        return BaseModelOutput(last_hidden_state=self.wte(input_ids))
-"""
 OUTSIDE = """
 import sys
 import torch
@@ -98,7 +73,12 @@ def test_code_in_an_export_is_not_executed(exported, triplets, task, tmp_path, r
     # transformers has no processor for the network, so that of the folder would be needed.
     write_json(out / "processor_config.json", {"auto_map": {"AutoProcessor": "tokenizing.Mine"}})
     (line,) = refused(evaluate.main, out, "--data", task, *CPU)
-    assert "needs code of its own" in line
+    assert "cannot be read" in line
+    config = read_json(encoder / "config.json", "")
+    write_json(encoder / "config.json", {**config, "model_type": "bert"})
+    (line,) = refused(finetune.main, encoder, "--data", triplets, "--out_dir", tmp_path / "bert")
+    assert "holds no encoder of this repository" in line
+    write_json(encoder / "config.json", config)
     assert not marker.exists()
 
     from transformers import AutoTokenizer
@@ -106,47 +86,6 @@ def test_code_in_an_export_is_not_executed(exported, triplets, task, tmp_path, r
     with pytest.raises(AttributeError):
         AutoTokenizer.from_pretrained(encoder, trust_remote_code=True)
     assert marker.exists()  # the check above can fail
-
-
-def test_code_of_other_encoders_needs_a_flag(exported, triplets, task, tmp_path, refused):
-    from safetensors.torch import save_file
-
-    marker = tmp_path / "executed"
-    encoder = tmp_path / "foreign"
-    encoder.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(exported("cable") / name, encoder)
-    classes = {"AutoConfig": "foreign.ForeignConfig", "AutoModel": "foreign.ForeignModel"}
-    write_json(encoder / "config.json", {"model_type": "foreign", "auto_map": classes})
-    (encoder / "foreign.py").write_text(FOREIGN.format(marker=str(marker)))
-    torch.manual_seed(1)
-    save_file({"wte.weight": torch.randn(300, 16)}, encoder / "model.safetensors", {"format": "pt"})
-
-    def expected(folder):
-        return (
-            f"error: {folder} needs code of its own: read that code, then pass "
-            "--trust_remote_code to execute it"
-        )
-
-    flags = ["--data", triplets, *FINETUNE, "--out_dir", tmp_path / "out"]
-    assert refused(finetune.main, encoder, *flags) == [expected(encoder)]
-    assert not marker.exists() and not (tmp_path / "out").exists()
-    out = run_finetune(encoder, triplets, tmp_path / "out", "--trust_remote_code")
-    assert marker.exists()
-    marker.unlink()
-    flags = ["--data", task, "--lengths", "16", *CPU]
-    assert refused(evaluate.main, out, *flags) == [expected(out)]
-    assert not marker.exists()
-    assert 0 <= run_evaluate(out, task, "--trust_remote_code")["ndcg10"] <= 100
-
-
-def test_the_flag_cannot_be_set_in_a_file(exported, tmp_path, refused):
-    (tmp_path / "settings.yaml").write_text("trust_remote_code: true\n")
-    for main in (finetune.main, evaluate.main):
-        (line,) = refused(main, exported("cable"), "--config", tmp_path / "settings.yaml")
-        assert line.endswith(
-            "trust_remote_code cannot be set in a file: pass it on the command line"
-        )
 
 
 def test_fine_tuned_folder_loads_outside_the_repository(finetuned, tmp_path):
