@@ -336,10 +336,8 @@ def benchmark_preparation(config: Config) -> dict:
             content = {"dataset": "bench", "vocab_size": tokenizer.vocab_size}
             meta = shards.Meta(Path(tempfile.mkdtemp(dir=folder)), content)
             writer = shards.ShardWriter(meta, "train", 10**8)
-            rows = text_sources.read_rows(
-                str(source), "text", [source], on_state=writer.save_source_state
-            )
-            documents = ((writer, number, text) for number, text in rows)
+            rows = text_sources.read_rows(str(source), "text", [source])
+            documents = ((writer, number, text) for (number, _), text in rows)
             tokenization.tokenize_documents(documents, tokenizer, [writer])
             return meta
 

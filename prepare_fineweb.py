@@ -18,9 +18,8 @@ the same bytes. With a higher --shards, or without it, shards are added.
 `*_train_000001.bin`, and so on; from --dataset, if given.
 """
 
+import contextlib
 import functools
-import hashlib
-import math
 import os
 import re
 import shutil
@@ -29,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime import cli
-from runtime.files import writing
+from runtime.files import hash_file
 
 import numpy as np
 
@@ -84,11 +83,6 @@ def tokenize_rows(config: Config) -> None:
     data_set = None
     if config.source:
         files = text_sources.find_files([config.source])
-        if len({text_sources.table_format(path) for path in files} | {None}) != 2:
-            raise InputError(
-                f"{config.source}: its files are of several or unknown kinds: "
-                "pass only .jsonl or only .parquet"
-            )
         source = {"files": text_sources.fingerprint(files)}
         name = config.source
         remedy = "repair or remove the file"
@@ -115,10 +109,14 @@ def tokenize_rows(config: Config) -> None:
     if not writer.full and last and last["tokens"] == config.shard_tokens:
         # A full last shard: it ended at --shards, not at the end of the text.
         preparation.meta.content["complete"] = False
-    start = writer.source_states[-1] if writer.source_states else (0, (0, 0))
-    rows = read_rows(resume_from=start, on_state=writer.save_source_state)
-    documents = ((writer, number, text) for number, text in rows)
-    preparation.write(documents, "pass more text or a smaller --shard_tokens")
+
+    def documents():
+        start = (last or {}).get("mark", (0, (0, 0)))
+        for mark, text in read_rows(resume_from=start):
+            writer.marks.append(mark)
+            yield writer, mark[0], text
+
+    preparation.write(documents(), "pass more text or a smaller --shard_tokens")
 
 
 def texts_after_val(texts: Iterator[str], shard_tokens: int) -> Iterator[str]:
@@ -136,78 +134,58 @@ def download_shards(config: Config) -> None:
     """Download existing shards from the hub; check, hash and count each one."""
     import huggingface_hub
 
+    if config.source or config.tokenizer != "gpt2":
+        raise InputError("--pretokenized downloads GPT-2 tokens: remove --source and --tokenizer")
     repository = config.dataset or PRETOKENIZED
     folder = Path(config.out_dir)
     remedy = "pass another --dataset"
-    if config.source or config.tokenizer != "gpt2":
-        raise InputError("--pretokenized downloads GPT-2 tokens: remove --source and --tokenizer")
+    revision = {"revision": config.revision} if config.revision else {}
     description = {
         "dataset": folder.resolve().name,
         "tokenizer": "gpt2",
         "vocab_size": GPT2_VOCABULARY,
-        "source": {"pretokenized": repository},
+        "source": {"pretokenized": repository, **revision},
     }
-    if config.revision:
-        description["source"]["revision"] = config.revision
     meta = shards.Meta(folder, description)
     listed = [entry for record in meta.content["splits"].values() for entry in record["shards"]]
     on_disk = {entry["file"]: entry for entry in listed if (folder / entry["file"]).exists()}
-    available = meta.content.get("available", math.inf)
-    is_whole = meta.content["complete"] and len(on_disk) == len(listed)
-    if is_whole and len(listed) >= min(config.shards or available, available):
-        print(f"{folder} is already prepared: {tokenization.summarize(meta)}")
-        return
-
     info = hub.find_dataset(repository, meta.content.get("revision") or config.revision, remedy)
-    meta.content["revision"] = info.sha
     paths = {Path(file.rfilename).name: file.rfilename for file in info.siblings or []}
     matches = [match for match in map(SHARD_NAME.fullmatch, paths) if match]
     matches.sort(key=lambda match: (match["split"] != "val", int(match["index"])))
-    if {match["split"] for match in matches[: config.shards]} != {"val", "train"}:
+    wanted = matches[: max(config.shards or len(matches), len(listed))]
+    if {match["split"] for match in wanted} != {"val", "train"}:
         raise InputError(
             f"{repository} has no shards *_val_000000.bin, *_train_000001.bin, …: {remedy}"
         )
-    count = max(config.shards or len(matches), len(listed))
-    wanted = {match[0]: match["split"] for match in matches[:count]}
-    meta.content |= {"available": len(matches), "splits": {}}
-    for file in wanted:
-        if file in on_disk:
-            meta.add_shard(wanted[file], on_disk[file])
-    download = functools.partial(
-        huggingface_hub.hf_hub_download,
-        repository,
-        repo_type="dataset",
-        revision=info.sha,
-        local_dir=folder / ".fetched",
-    )
-    with tokenization.preparing(meta):
-        for file in [file for file in wanted if file not in on_disk]:
-            try:
-                with hub.input_errors(f"{repository}: {file}", remedy):
-                    downloaded = download(paths[file])
+    meta.content |= {"revision": info.sha, "splits": {}}
+    wanted.sort(key=lambda match: match[0] not in on_disk)  # lists these before any download
+    with tokenization.preparing(meta), contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder / ".fetched", ignore_errors=True)
+        for match in wanted:
+            entry = on_disk.get(match[0])
+            if not entry:
+                with hub.input_errors(f"{repository}: {match[0]}", remedy):
+                    downloaded = huggingface_hub.hf_hub_download(
+                        repository,
+                        paths[match[0]],
+                        repo_type="dataset",
+                        revision=info.sha,
+                        local_dir=folder / ".fetched",
+                    )
                 if problems := shards.check_shard(Path(downloaded)):
                     problem = problems[0].rpartition(": ")[0]
                     raise InputError(f"{repository}: {problem}: {remedy}")
-                meta.add_shard(wanted[file], move_shard(Path(downloaded), folder / file))
-                meta.write()
-            finally:
-                shutil.rmtree(folder / ".fetched", ignore_errors=True)
-
-
-def move_shard(downloaded: Path, path: Path) -> dict:
-    """Move a shard to `path` and return its entry for meta.json."""
-    tokens = shards.TokenFile(downloaded)[:]
-    with open(downloaded, "rb") as content:
-        digest = hashlib.file_digest(content, "sha256")
-        os.fsync(content.fileno())
-    with writing(path):
-        os.replace(downloaded, path)
-    return {
-        "file": path.name,
-        "documents": int(np.count_nonzero(tokens == GPT2_VOCABULARY - 1)),
-        "tokens": len(tokens),
-        "sha256": digest.hexdigest(),
-    }
+                tokens = shards.TokenFile(Path(downloaded))[:]
+                entry = {
+                    "file": match[0],
+                    "documents": int(np.count_nonzero(tokens == GPT2_VOCABULARY - 1)),
+                    "tokens": len(tokens),
+                    "sha256": hash_file(downloaded),
+                }
+                os.replace(downloaded, folder / match[0])
+            meta.add_shard(match["split"], entry)
+            meta.write()
 
 
 if __name__ == "__main__":

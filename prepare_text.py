@@ -61,11 +61,12 @@ def main(argv=None):
         if config.sources:
             raise InputError("--verify takes no sources: pass the folder as --out_dir")
         return shards.verify(config.out_dir)
+    out = Path(config.out_dir)
     if config.sources:
-        train_files = find_sources(config.sources, config.out_dir)
+        train_files = text_sources.find_files(config.sources, skip_reason, out)
     else:
         train_files = text_sources.standard_library_files()
-    val_files = find_sources([config.val], config.out_dir) if config.val else []
+    val_files = text_sources.find_files([config.val], skip_reason, out) if config.val else []
     held_out = {path.resolve() for path in val_files}
     train_files = [path for path in train_files if path.resolve() not in held_out]
 
@@ -95,38 +96,18 @@ def main(argv=None):
     )
 
 
-def find_sources(sources: list[str], out_dir: str) -> list[Path]:
-    """Return the text files and tables in `sources`, without those of out_dir."""
-    files = text_sources.find_files(
-        sources, skip_reason, "text, jsonl or parquet", exclude=Path(out_dir)
-    )
-    problems = [
-        f"{path} is {reason}"
-        for path in files
-        if not text_sources.table_format(path) and (reason := not_text(path))
-    ]
-    if problems:
-        raise InputError(*problems)
-    return files
-
-
-def skip_reason(path: Path) -> str | None:
-    """Return why a file of a folder is skipped and what to do, or None."""
-    if text_sources.table_format(path):
-        return None
-    if path.suffix.lower() in MARKUP:
-        return "markup: convert it to text, or pass the file by name to keep tags"
-    if path.suffix.lower() in DOCUMENTS:
-        return "a document, not text: convert it to text"
-    return not_text(path)
-
-
 def has_tables(files: list[Path]) -> bool:
     return any(text_sources.table_format(path) for path in files)
 
 
-def not_text(path: Path) -> str | None:
-    """Return why a file is not UTF-8 text without NUL, and what to do, or None."""
+def skip_reason(path: Path, is_named: bool) -> str | None:
+    """Return why a file is neither a table nor UTF-8 text without NUL, or None."""
+    if text_sources.table_format(path):
+        return None
+    if path.suffix.lower() in MARKUP and not is_named:
+        return "markup: convert it to text, or pass the file by name to keep tags"
+    if path.suffix.lower() in DOCUMENTS and not is_named:
+        return "a document, not text: convert it to text"
     with open(path, "rb") as file:
         head = file.read(TEXT_CHECK_BYTES)
     # Unless the whole file was read, its last character may be incomplete.
@@ -174,26 +155,21 @@ def next_line_start(path: Path, fraction: float) -> int:
 def read_text(path: Path, start: int, stop: int):
     """Yield the text between byte offsets, in pieces that end at a line break.
 
-    Without a line break, it ends after a character. Raises InputError for text
-    that is not UTF-8.
+    Raises InputError for text that is not UTF-8.
     """
+    decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
     with open(path, "rb") as file:
         file.seek(start)
-        rest = b""
         while block := file.read(min(text_sources.PIECE_CHARACTERS, stop - file.tell())):
-            block = rest + block
-            cut = block.rfind(b"\n") + 1 or len(block) - 1
-            if file.tell() == stop:
-                cut = len(block)
-            # Bytes 0b10xxxxxx continue a character.
-            while cut < len(block) and block[cut] & 0xC0 == 0x80:
-                cut -= 1
-            rest = block[cut:]
+            is_last = file.tell() == stop
             try:
-                yield block[:cut].decode()
+                text = rest + decoder.decode(block, is_last)
             except UnicodeDecodeError as error:
-                offset = file.tell() - len(block) + error.start
+                offset = file.tell() - len(error.object) + error.start
                 raise InputError(f"{path} is not UTF-8 text at byte {offset}: {CONVERT}") from None
+            cut = len(text) if is_last else text.rfind("\n") + 1 or len(text)
+            rest = text[cut:]
+            yield text[:cut]
 
 
 if __name__ == "__main__":

@@ -101,38 +101,27 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
 
     Raises InputError if there is none, or more than one text file for a split.
     """
-    if not folder.is_dir():
-        raise InputError(
-            f"source {folder} is not a folder: "
-            "pass the folder that holds the files wiki.train.*, wiki.valid.*, wiki.test.*"
-        )
-    found: dict[str, list[Path]] = {}
-    for path in sorted(folder.iterdir()):
-        if not path.is_file() or path.name.startswith("."):
-            continue
+    found: dict[str, list[Path]] = {"train": [], "val": [], "test": []}
+    for path in sorted(folder.glob("[!.]*")):
         words = re.split(r"[^a-z]+", path.name.lower())
-        splits = sorted({SPLITS[word] for word in words if word in SPLITS})
+        splits = {SPLITS[word] for word in words if word in SPLITS and path.is_file()}
         if len(splits) > 1:
-            raise InputError(
-                f"{path}: the name contains {' and '.join(splits)}: "
-                "rename it with only one of train, valid, test"
-            )
-        if splits:
-            found.setdefault(splits[0], []).append(path)
-    if not found:
+            raise InputError(f"{path}: rename it with only one of train, valid, test")
+        for split in splits:
+            found[split].append(path)
+    files = {split: paths for split, paths in found.items() if paths}
+    if not files:
         raise InputError(
-            f"{folder} has no file with train, valid or test in its name: rename the files"
+            f"{folder} is no folder with files wiki.train.*, wiki.valid.* or wiki.test.*: pass one"
         )
-    files = {split: found[split] for split in ("train", "val", "test") if split in found}
     for split, paths in files.items():
         formats = {text_sources.table_format(path) for path in paths}
         # Only tables of one kind can be several files.
         if len(paths) > 1 and (len(formats) > 1 or None in formats):
             names = " ".join(path.name for path in paths)
             raise InputError(f"{folder}: several files for {split} ({names}): keep one of them")
-    missing = [split for split in ("train", "val", "test") if split not in files]
-    if missing:
-        print(f"{folder} has no file for {' and '.join(missing)}: these splits are left out")
+    if missing := " and ".join(split for split in found if split not in files):
+        print(f"{folder} has no file for {missing}: these splits are left out")
     return files
 
 

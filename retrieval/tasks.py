@@ -2,7 +2,6 @@
 
     task = load_task(None, "test")         # English MLDR: 200,000 documents, 800 queries
     task = load_task("data/mine", "test")  # a folder in BEIR's layout
-    ndcg(["d3", "d1"], {"d1": 1})          # 0.63: the relevant document has rank 2
 
 BEIR's layout (Thakur et al. 2021) is a folder with
 
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from errors import InputError
-from text_data import hub
+from text_data import hub, text_sources
 
 HUB = "mteb/MultiLongDocRetrieval"  # MLDR (Chen et al. 2024) in BEIR's layout
 
@@ -30,8 +29,8 @@ HUB = "mteb/MultiLongDocRetrieval"  # MLDR (Chen et al. 2024) in BEIR's layout
 class Task:
     """A retrieval task.
 
-    documents, queries: text by id. qrels: by query id,
-    {document id: relevance > 0}. revision: commit on the hub; None for a folder.
+    documents, queries: text by id. qrels: by query id, {document id: relevance
+    > 0}. revision: commit on the hub.
     """
 
     name: str
@@ -52,8 +51,7 @@ class Task:
 def load_task(source: str | None, split: str) -> Task:
     """Return the task in a folder; None: English MLDR from the hub.
 
-    Leaves out queries without a relevant document. Raises InputError for a
-    missing or malformed part, or an unknown id.
+    Raises InputError for a missing or malformed part, or an unknown id.
     """
     name = source or HUB
     remedy = "repair it, or use another --data" if source else "pass a folder as --data"
@@ -80,7 +78,6 @@ def _texts_by_id(rows, remedy: str, with_title: bool = False) -> dict[str, str]:
     """Return text by id; rows: pairs of a location, for errors, and a row."""
     texts = {}
     for location, row in rows:
-        row = row if isinstance(row, dict) else {}
         # Newer tables of MTEB call the column "id".
         name = row.get("_id", row.get("id"))
         text = row.get("text")
@@ -112,22 +109,15 @@ def _relevant_documents(rows, remedy: str) -> dict[str, dict[str, int]]:
 def _read_folder(folder: Path, split: str, remedy: str) -> tuple[dict, None]:
     """Return (file and line, row) pairs of each part, and None as commit."""
 
-    def read_lines(name, parse):
-        # splitlines also splits at separators that JSON allows inside strings.
-        lines = (folder / name).read_text(encoding="utf-8").split("\n")
-        for number, line in enumerate(lines, 1):
-            location = f"{folder / name}, line {number}"
-            try:
-                if line:
-                    yield location, parse(line)
-            except ValueError as error:
-                raise InputError(f"{location} is not JSON ({error}): {remedy}") from None
+    def read(name, *columns):
+        path = folder / name
+        with hub.input_errors(str(path), remedy, is_local=True):
+            for row, values in text_sources.read_file(path, columns):
+                yield f"{path}, line {row + 1}", values
 
-    lines = [*read_lines(f"qrels/{split}.tsv", lambda line: line.split("\t"))]
-    columns = lines[0][1] if lines else []
-    qrels = [(location, dict(zip(columns, row, strict=False))) for location, row in lines[1:]]
-    corpus, queries = (read_lines(f"{name}.jsonl", json.loads) for name in ("corpus", "queries"))
-    return {"qrels": qrels, "corpus": corpus, "queries": queries}, None
+    lines = [(where, row["line"].split("\t")) for where, row in read(f"qrels/{split}.tsv", "line")]
+    qrels = [(where, dict(zip(lines[0][1], row, strict=False))) for where, row in lines[1:]]
+    return {part: read(f"{part}.jsonl") for part in ("corpus", "queries")} | {"qrels": qrels}, None
 
 
 def _read_hub(split: str) -> tuple[dict, str | None]:

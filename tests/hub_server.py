@@ -6,8 +6,7 @@
 From a shell, `python tests/hub_server.py FOLDER --examples` writes tiny examples and serves them.
 The folder holds one folder per repository, datasets/OWNER/NAME or models/OWNER/NAME. When files
 change, the next request of the revision `main` gets a new commit; older commits can still be
-requested by their hash. A file `.hub.json` in a repository's folder with {"private": true} or
-{"gated": true} asks for the token TOKEN.
+requested by their hash.
 
 The server speaks the part of the protocol that `datasets`, `huggingface_hub` and `transformers`
 use: descriptions of repositories, file trees, and files by redirects (302 to another host for large
@@ -26,8 +25,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-TOKEN = "hf_local"
-SETTINGS = ".hub.json"
 # Files that the hub keeps in its large-file storage and serves from another host.
 LARGE = (".parquet", ".bin", ".gz", ".pt", ".safetensors", ".zst")
 REPOSITORY = r"(?P<name>[\w.-]+(?:/[\w.-]+)?)"
@@ -66,39 +63,6 @@ class Fault:
     ignore_range: bool = False
 
 
-class Repository:
-    """A repository: its commits, newest last, as {path: content}, and its .hub.json."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.commits: dict[str, dict[str, bytes]] = {}
-        self.settings = {}
-
-    def update(self) -> str:
-        """Read the folder and return the hash of its commit; add the commit if it is new."""
-        settings = self.folder / SETTINGS
-        self.settings = json.loads(settings.read_text()) if settings.exists() else {}
-        files = {
-            path.relative_to(self.folder).as_posix(): path.read_bytes()
-            for path in sorted(self.folder.rglob("*"))
-            if path.is_file() and path.name != SETTINGS
-        }
-        digest = hashlib.sha1()
-        for path, content in files.items():
-            digest.update(f"{path} {object_id(content)}\n".encode())
-        sha = digest.hexdigest()
-        # A repeated content is moved to the end: it is the newest commit again.
-        self.commits.pop(sha, None)
-        self.commits[sha] = files
-        return sha
-
-    def find(self, revision: str | None) -> str | None:
-        newest = self.update()
-        if revision in (None, "main", "HEAD"):
-            return newest
-        return revision if revision in self.commits else None
-
-
 class HubServer:
     """A hub on 127.0.0.1, and its storage of large files on 127.0.0.2, as a context manager.
 
@@ -107,7 +71,7 @@ class HubServer:
 
     def __init__(self, folder: Path, port: int = 0):
         self.folder = folder
-        self.repositories: dict[tuple[str, str], Repository] = {}
+        self.commits: dict[Path, dict[str, dict[str, bytes]]] = {}  # repository, hash, path
         self.faults: list[Fault] = []
         self.requests: list[str] = []
         self.contents: dict[str, bytes] = {}  # of every file, by SHA-256
@@ -148,21 +112,16 @@ class HubServer:
                     return fault
         return None
 
-    def repository(self, kind: str, name: str) -> Repository | None:
-        folder = self.folder / kind / name
-        if name.count("/") != 1 or not folder.is_dir():
-            return None
-        with self.lock:
-            return self.repositories.setdefault((kind, name), Repository(folder))
-
-    def owner_of(self, kind: str, name: str) -> str | None:
-        """Return the full name of a repository that is called by its short name, as gpt2."""
-        found = [path for path in self.folder.glob(f"{kind}/*/{name}") if path.is_dir()]
-        return f"{found[0].parent.name}/{name}" if found else None
-
-    def store(self, content: bytes) -> str:
-        sha = hashlib.sha256(content).hexdigest()
-        self.contents[sha] = content
+    def update(self, repository: Path) -> str:
+        """Read a repository's folder, add a commit if it is new, and return its hash."""
+        files = {
+            path.relative_to(repository).as_posix(): path.read_bytes()
+            for path in sorted(repository.rglob("*"))
+            if path.is_file()
+        }
+        listing = "".join(f"{path} {object_id(content)}\n" for path, content in files.items())
+        sha = hashlib.sha1(listing.encode()).hexdigest()
+        self.commits.setdefault(repository, {})[sha] = files
         return sha
 
 
@@ -199,22 +158,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def info(self, name: str, kind: str, revision: str | None = None):
         if found := self.find_commit(kind, name, revision):
-            repository, sha, name = found
-            files = repository.commits[sha]
-            self.send_json(
-                {
-                    "id": name,
-                    "sha": sha,
-                    "private": bool(repository.settings.get("private")),
-                    "gated": "manual" if repository.settings.get("gated") else False,
-                    "siblings": [{"rfilename": path} for path in files],
-                }
-            )
+            files, sha = found
+            siblings = [{"rfilename": path} for path in files]
+            self.send_json({"id": name, "sha": sha, "siblings": siblings})
 
     def tree(self, name: str, kind: str, revision: str, path: str = ""):
         if found := self.find_commit(kind, name, revision):
-            repository, sha, _ = found
-            files = repository.commits[sha]
+            files, sha = found
             prefix = f"{path}/" if path else ""
             if not any(file.startswith(prefix) for file in files):
                 return self.send_problem(404, "EntryNotFound", f"{path} does not exist on {sha}")
@@ -232,14 +182,15 @@ class _Handler(BaseHTTPRequestHandler):
             return self.send_json(list(entries.values()))
 
     def resolve(self, name: str, revision: str, path: str, kind: str = "models"):
-        if not (found := self.find_commit(kind, name, revision, content=True)):
+        if not (found := self.find_commit(kind, name, revision)):
             return
-        repository, sha, _ = found
-        content = repository.commits[sha].get(path)
+        files, sha = found
+        content = files.get(path)
         headers = {"X-Repo-Commit": sha, "Accept-Ranges": "bytes"}
         if content is None:
             return self.send_problem(404, "EntryNotFound", "Entry not found", headers)
-        stored = self.hub.store(content)
+        stored = hashlib.sha256(content).hexdigest()
+        self.hub.contents[stored] = content
         if path.endswith(LARGE):
             headers |= {
                 "X-Linked-Size": str(len(content)),
@@ -259,35 +210,24 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_content(content, {"ETag": f'"{object_id(content)}"', "X-Repo-Commit": commit})
 
     def large_file(self, sha: str):
-        if "Authorization" in self.headers:
-            return self.send_problem(400, "", "the token was sent to another host")
         self.send_content(self.hub.contents[sha], {"ETag": f'"{sha}"'})
 
-    def find_commit(self, kind: str, name: str, revision: str | None, content: bool = False):
-        """Return (repository, commit, full name), or answer with an error and return None.
-
-        content: whether a file is requested; the description of a gated repository is public.
-        """
-        repository = self.hub.repository(kind, name)
-        if not repository and "/" not in name and (full_name := self.hub.owner_of(kind, name)):
-            # The hub redirects the names of repositories that had no owner once.
-            location = self.path.replace(f"/{name}", f"/{full_name}", 1)
+    def find_commit(self, kind: str, name: str, revision: str | None):
+        """Return the files of a commit and its hash, or answer with an error and return None."""
+        folder = self.hub.folder / kind
+        if "/" not in name and (found := [*folder.glob(f"*/{name}")]):
+            # The hub redirects the names of repositories that had no owner once, as gpt2.
+            location = self.path.replace(f"/{name}", f"/{found[0].parent.name}/{name}", 1)
             self.send(307, b"Temporary Redirect", {"Location": location})
-            return None
-        token = self.headers.get("Authorization")
-        sha = repository.find(revision) if repository else None
-        allowed = token == f"Bearer {TOKEN}"
-        if not repository or (repository.settings.get("private") and not allowed):
+        elif "/" not in name or not (folder / name).is_dir():
             # Without a token, the hub does not reveal whether a repository exists.
-            status, message = (404, "Repository not found") if token else (401, "Invalid username")
-            self.send_problem(status, "RepoNotFound", message)
-        elif sha is None:
-            self.send_problem(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-        elif content and repository.settings.get("gated") and not allowed:
-            message = f"Access to {name} is restricted. You must have access to it."
-            self.send_problem(403 if token else 401, "GatedRepo", message)
+            self.send_problem(401, "RepoNotFound", "Invalid username")
         else:
-            return repository, sha, name
+            newest = self.hub.update(folder / name)
+            sha = newest if revision in (None, "main", "HEAD") else revision
+            if files := self.hub.commits[folder / name].get(sha):
+                return files, sha
+            self.send_problem(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return None
 
     def send_problem(self, status: int, code: str, message: str, headers=None):

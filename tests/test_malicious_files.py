@@ -188,13 +188,15 @@ def outside(tmp_path):
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
-@pytest.mark.parametrize("part", ["dataset", "file"])
+@pytest.mark.parametrize("part", ["dataset", "file", "split"])
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_paths_in_meta_json(name, part, is_complete, run, data, outside, tmp_path):
     name = name.format(tmp_path)
     meta = json.loads((data / "meta.json").read_text()) | {"complete": is_complete}
     if part == "dataset":
         meta["dataset"] = name
+    elif part == "split":
+        meta["splits"][name] = meta["splits"].pop("train")
     else:
         for split in meta["splits"].values():
             split["shards"][0]["file"] = name
@@ -205,21 +207,10 @@ def test_paths_in_meta_json(name, part, is_complete, run, data, outside, tmp_pat
     call(eval_extrapolation, run, "--data", data, *LENGTHS).check(2)
     call(train_gpt, *TINY, "--data", data, "--out_dir", tmp_path / "out").check(2)
     call(prepare_text, text, "--val_every", "5", "--out_dir", data).check()
+    (tmp_path / "line.txt").write_text("without an end, so that nothing is left for validation")
+    call(prepare_text, tmp_path / "line.txt", "--out_dir", data).check(2)  # removes its shards
     new = files_below(tmp_path) - before
-    assert {file for file in new if not file.startswith("toy/")} == {"text.txt"}
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_paths_in_meta_json_of_an_undone_preparation(name, data, outside, tmp_path):
-    """Prepared shards of a preparation that fails are removed, but nothing else."""
-    meta = json.loads((data / "meta.json").read_text()) | {"complete": False}
-    for split in meta["splits"].values():
-        for entry in split["shards"]:
-            entry["file"] = name.format(tmp_path)
-    (data / "meta.json").write_text(json.dumps(meta))
-    text = tmp_path / "text.txt"
-    text.write_text("a line without an end, so that nothing is left for validation")
-    call(prepare_text, text, "--out_dir", data).check(2)
+    assert {file for file in new if not file.startswith("toy/")} == {"text.txt", "line.txt"}
 
 
 MARKUP = [

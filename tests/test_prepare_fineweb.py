@@ -5,12 +5,10 @@ import json
 import lzma
 
 import hub_examples
-import huggingface_hub
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import repeat_until_done
-from huggingface_hub.errors import HTTPError
+from conftest import contents, repeat_until_done
 
 import prepare_fineweb
 from errors import InputError
@@ -59,19 +57,6 @@ def prepare(out, *flags):
     small = ["--tokenizer", "bytes", "--shard_tokens", "500", "--out_dir", str(out)]
     prepare_fineweb.main([*map(str, flags), *small])
     return out
-
-
-def contents(out):
-    """Return every file's content, without the source states in meta.json.
-
-    They depend on when reading was interrupted.
-    """
-    files = {path.name: path.read_bytes() for path in out.iterdir()}
-    meta = json.loads(files.pop("meta.json"))
-    for split in meta["splits"].values():
-        for entry in split["shards"]:
-            entry.pop("mark", None)
-    return files, meta
 
 
 def expected_shards():
@@ -130,7 +115,7 @@ def test_interrupted_anywhere_it_resumes_to_the_same_bytes(
         for count, row in enumerate(read_rows(*args, **kwargs)):
             # At another row each time.
             if moment == "a row" and count == 19 - len(interrupted_at):
-                interrupted_at.append(row[0])
+                interrupted_at.append(row[0][0])
                 raise KeyboardInterrupt
             yield row
 
@@ -141,8 +126,8 @@ def test_interrupted_anywhere_it_resumes_to_the_same_bytes(
     if moment == "a row":
         assert interruptions >= 3 and len(set(interrupted_at)) == interruptions
     else:
-        assert interruptions >= len(whole[0])
-    assert flushed == sorted(whole[0], key=lambda name: name[-10:])  # no shard is written twice
+        assert interruptions >= len(expected_shards())
+    assert len(flushed) == len({*flushed}) == len(expected_shards())  # none is written twice
     assert contents(tmp_path / "part" / "toy") == whole
 
 
@@ -156,8 +141,7 @@ def test_resuming_reads_and_tokenizes_only_the_rest(tmp_path, hub, monkeypatch, 
     meta = json.loads((tmp_path / "toy" / "meta.json").read_text())
     last = meta["splits"]["train"]["shards"][-1]
     first_row, next_document = last["mark"][0], last["next"][0]
-    # The first two files are finished.
-    assert 40 <= first_row <= next_document < first_row + 4
+    assert 40 <= first_row == next_document  # the first two files are finished
     # If the first file were read again, its rows would be counted wrongly.
     path = min(source.iterdir())
     if kind == "hub":
@@ -178,9 +162,9 @@ def record_reading(monkeypatch):
     read_rows, split_text = text_sources.read_rows, text_sources.split_text
 
     def recording_rows(*args, **kwargs):
-        for number, text in read_rows(*args, **kwargs):
-            rows_read.append(number)
-            yield number, text
+        for mark, text in read_rows(*args, **kwargs):
+            rows_read.append(mark[0])
+            yield mark, text
 
     def recording_split(text):
         tokenized.append(text)
@@ -226,7 +210,7 @@ def test_shards_added_later_equal_one_run(tmp_path, hub, capsys):
         flags = ["--dataset", hub, *(["--shards", count] if count else [])]
         prepare(tmp_path / "grown" / "toy", *flags)
         one_run = contents(prepare(tmp_path / str(count) / "toy", *flags))
-        assert len(one_run[0]) == (count or len(expected_shards()))
+        assert len(one_run) == 1 + (count or len(expected_shards()))
         assert contents(tmp_path / "grown" / "toy") == one_run
     capsys.readouterr()
     prepare(tmp_path / "grown" / "toy", "--dataset", hub, "--shards", 3)
@@ -244,34 +228,3 @@ def test_missing_shards_are_written_again(tmp_path, hub, refused, lost):
     ]
     prepare(out, "--dataset", hub)
     assert contents(out) == whole
-
-
-def test_wrong_settings_and_sources_are_refused(tmp_path, hub, refused, monkeypatch, data_dir):
-    def offline(*args, **kwargs):
-        raise HTTPError("Name or service not known")
-
-    def error(*flags):
-        out = ["--tokenizer", "bytes", "--out_dir", tmp_path / "out"]
-        (line,) = refused(prepare_fineweb.main, *out, *flags)
-        return line
-
-    monkeypatch.setattr(huggingface_hub, "dataset_info", offline)
-    message = "cannot be fetched from the hub (Name or service not known): check its name"
-    assert message in error()
-    assert "shards is 1: use an integer from 2" in error("--shards", 1)
-    assert "shard_tokens is 0" in error("--dataset", hub, "--shard_tokens", 0)
-    message = "already holds a data set with another"
-    assert message in error("--dataset", hub, "--out_dir", data_dir)
-    (tmp_path / "text.txt").write_text("plain")
-    assert "pass only .jsonl or only .parquet" in error("--source", tmp_path / "text.txt")
-    assert "source nowhere does not exist" in error("--source", "nowhere")
-    assert not (tmp_path / "out").exists()
-    line = error("--dataset", hub, "--name", "sample-1BT")
-    assert "'sample-1BT' not found" in line
-    assert line.endswith("or pass local files as --source")
-    assert "--text_column from text id score" in error("--dataset", hub, "--text_column", "body")
-    message = "no text is left for the split 'train': pass more text or a smaller --shard_tokens"
-    assert message in error("--dataset", hub)
-    (hub / "sample" / "10BT" / "002_00000.parquet").write_bytes(b"PAR1 damaged")
-    assert "cannot be read" in error("--dataset", hub)
-    assert not (tmp_path / "out").exists()

@@ -1,17 +1,14 @@
 """Tests of prepare_wikitext.py: one document per article, from files and from hub rows."""
 
 import json
-import os
-from pathlib import Path
 
 import hub_examples
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import contents, documents_of, repeat_until_done
+from conftest import documents_of
 
 import prepare_wikitext
-from text_data import shards
 
 ARTICLES = [
     [" = Lobster = ", " ", " A lobster ; naïve text . ", " "]
@@ -106,76 +103,3 @@ def test_splits_may_be_missing(tmp_path, capsys):
     assert message in capsys.readouterr().out
     assert documents_of(out, "val") == EXPECTED
     assert json.loads((out / "meta.json").read_text())["source"]["variant"] == "tokenized"
-
-
-def test_interrupted_anywhere_it_resumes_to_the_same_bytes(tmp_path, hub, monkeypatch):
-    flags = ["--size", 2, "--shard_tokens", 100]
-    whole = contents(prepare(tmp_path / "whole" / "toy", *flags))
-    flush, flushed = shards.ShardWriter._flush, []
-
-    def flush_and_interrupt(self, next_token):
-        flush(self, next_token)
-        flushed.append(self.shards[-1]["file"])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(shards.ShardWriter, "_flush", flush_and_interrupt)
-    interruptions = repeat_until_done(lambda: prepare(tmp_path / "part" / "toy", *flags))
-    assert interruptions == len(flushed) == len(set(flushed)) == len(whole) - 1 > 8
-    assert contents(tmp_path / "part" / "toy") == whole
-
-
-def test_default_folder_has_size_and_variant(tmp_path, hub, monkeypatch, refused):
-    monkeypatch.chdir(tmp_path)
-    for flags, folder in (
-        ([], "wikitext103"),
-        (["--size", "2"], "wikitext2"),
-        (["--variant", "tokenized"], "wikitext103-tokenized"),
-    ):
-        (line,) = refused(prepare_wikitext.main, "--verify", *flags)
-        assert f"data/{folder}/meta.json does not exist" in line
-
-
-def test_published_files_have_sixty_articles_each(tmp_path):
-    """According to its authors, WikiText-103 has 60 articles for validation and 60 for testing."""
-    if not os.environ.get("CORPUS_DIR"):
-        pytest.skip(
-            "needs real text: set CORPUS_DIR to a folder with corpus/ and wikitext/, "
-            "which has wiki.valid.txt and wiki.test.txt"
-        )
-    source = Path(os.environ["CORPUS_DIR"]) / "wikitext"
-    out = prepare(tmp_path / "out", "--source", source, "--variant", "tokenized")
-    for split, name in (("val", "wiki.valid.txt"), ("test", "wiki.test.txt")):
-        documents = documents_of(out, split)
-        assert len(documents) == 60 and all(document.startswith(" = ") for document in documents)
-        assert " \n" + "".join(documents) == (source / name).read_text(encoding="utf-8")
-
-
-def test_wrong_sources_are_refused(tmp_path, refused, hub):
-    files = tmp_path / "files"
-    out = ["--tokenizer", "bytes", "--out_dir", tmp_path / "out"]
-
-    def error(*flags):
-        return refused(prepare_wikitext.main, *flags, *out)[0]
-
-    assert f"source {files} is not a folder" in error("--source", files)
-    files.mkdir()
-    (files / "text.txt").write_text("text")
-    message = "has no file with train, valid or test in its name: rename"
-    assert message in error("--source", files)
-    (files / "test.train.txt").write_text("text")
-    assert "the name contains test and train" in error("--source", files)
-    (files / "test.train.txt").rename(files / "train.txt")
-    (files / "train.raw").write_text("text")
-    message = "several files for train (train.raw train.txt): keep one"
-    assert message in error("--source", files)
-    assert "size is 3: use one of 103, 2" in error("--size", 3)
-    assert not (tmp_path / "out").exists()
-    (files / "train.raw").unlink()
-    (files / "valid.txt").write_text(" \n \n")
-    message = "no text is left for the split 'val': add text to its file, or remove the file"
-    assert message in error("--source", files)
-    (files / "valid.txt").write_bytes(b"\xff\xfe\xff")
-    assert "valid.txt cannot be read ('utf-8' codec" in error("--source", files)
-    line = error()
-    assert "-103-raw-v1' not found" in line and "use another --size" in line
-    assert not (tmp_path / "out").exists()

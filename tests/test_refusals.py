@@ -13,7 +13,12 @@ from errors import InputError
 
 REFUSALS = yaml.safe_load((ROOT / "tests" / "refusals.yaml").read_text())
 COMMANDS = [
-    (group["program"], f"{group.get('flags', '')} {flags}".strip(), messages)
+    (
+        group["program"],
+        f"{group.get('flags', '')} {flags}".strip(),
+        messages,
+        group.get("files", {}),
+    )
     for group in REFUSALS["commands"]
     for flags, *messages in group["refused"]
 ]
@@ -27,12 +32,15 @@ def test_specification_is_refused(spec, problems):
         assert expected in problem
 
 
-@pytest.mark.parametrize("program, flags, messages", COMMANDS)
+@pytest.mark.parametrize("program, flags, messages, contents", COMMANDS)
 def test_command_is_refused(
-    program, flags, messages, trained, data_dir, tmp_path, refused, monkeypatch
+    program, flags, messages, contents, trained, data_dir, tmp_path, refused, monkeypatch
 ):
     """There is one line for each message, and nothing is written."""
     monkeypatch.chdir(ROOT)
+    for name, content in contents.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     (tmp_path / "rows.jsonl").write_text('{"body": "a"}\n' * 50)
     (tmp_path / "empty").touch()
     encoder = trained("alibi", "--objective", "mlm")

@@ -23,8 +23,7 @@ BATCH_TOKENS = 16_384
 class Windows:
     """Windows of length + 1 tokens, `length` apart, none across two shards.
 
-    A shard's first token and its remainder are never targets. Raises InputError
-    if no window fits.
+    Raises InputError if no window fits.
     """
 
     def __init__(self, shards: Shards, length: int):
@@ -74,7 +73,6 @@ class MaskedWindows(Windows):
         return masked_count(self.length, self.rate)
 
     def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
-        """Return what `read_masked_windows` does; another seed masks others."""
         return read_masked_windows(
             self.shards, map(self.locate, numbers), self.length, self.rate, seed
         )
@@ -197,18 +195,14 @@ def micro_batches(
 
 
 def prefetch(batches, device: torch.device, depth: int = 2):
-    """Yield `batches` with tensors on `device`, read `depth` ahead by a thread.
-
-    For a GPU, the thread pins the tensors, and the transfer is asynchronous.
-    """
-    pin = device.type == "cuda"
+    """Yield `batches` with tensors on `device`, read `depth` ahead by a thread."""
 
     def read_next():
         item = next(batches)
-        if not pin:
-            return item
-        # A strided view would be copied to pageable memory, with a wait.
-        return [x.contiguous().pin_memory() if isinstance(x, torch.Tensor) else x for x in item]
+        if device.type == "cuda":
+            # A strided view would be copied to pageable memory, with a wait.
+            item = [x.contiguous().pin_memory() if torch.is_tensor(x) else x for x in item]
+        return item
 
     def to_device(x):
         return x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x
@@ -226,10 +220,7 @@ def prefetch(batches, device: torch.device, depth: int = 2):
 
 
 def rank_share(numbers: np.ndarray, rank: int, world_size: int) -> tuple[np.ndarray, int]:
-    """Return a rank's part, equally long on all ranks, and how many count.
-
-    Parts of the last ranks may end with padding, which does not count.
-    """
+    """Return a rank's part, padded to one length, and how many count."""
     size = -(-len(numbers) // world_size)
     own = numbers[rank * size : (rank + 1) * size]
     return np.append(own, np.repeat(numbers[:1], size - len(own))), len(own)

@@ -1,7 +1,6 @@
 """Access to the Hugging Face hub: timeouts, pinned commits, one-line errors.
 
     data_set = PinnedDataset("HuggingFaceFW/fineweb-edu", "sample-10BT", None, remedy)
-    file = open_file(data_set.files("train")[0])
     folder = download_model("gpt2", ["config.json", "*.safetensors"], remedy)
 
 The clients repeat failed requests. `configure` gives each one a timeout, and
@@ -88,10 +87,7 @@ class _LengthCheck:
 
 
 def find_dataset(repository: str, revision: str | None, remedy: str):
-    """Return the hub's description of a data set (sha, siblings).
-
-    revision: None: the newest. Raises InputError as `input_errors` does.
-    """
+    """Return the hub's description of a data set (sha, siblings)."""
     import huggingface_hub
 
     with input_errors(repository, remedy):
@@ -122,7 +118,7 @@ class PinnedDataset:
         return find_dataset(self.repository, self.revision, self.remedy).sha
 
     def files(self, split: str) -> list[str]:
-        """Return paths or URLs of a split's files, for `open_file`."""
+        """Return paths or URLs of a split's files."""
         import datasets
 
         builder = datasets.load_dataset_builder(
@@ -134,13 +130,6 @@ class PinnedDataset:
         if not type(builder).__module__.endswith((".json", ".parquet")):
             raise ValueError("its files are not json or parquet")
         return list(map(str, splits[split]))
-
-
-def open_file(path: str):
-    """Return one of `PinnedDataset.files`; its reads survive temporary errors."""
-    from datasets.utils.file_utils import xopen
-
-    return xopen(path, "rb")
 
 
 def load_table(options: dict, revision: str | None = None):
@@ -167,10 +156,7 @@ def load_table(options: dict, revision: str | None = None):
 
 
 def download_model(repository: str, patterns: list[str], remedy: str) -> Path:
-    """Return the folder of a model's files, named after its commit.
-
-    Uses the cache offline. Raises InputError as `input_errors` does.
-    """
+    """Return the folder of a model's files, named after its commit."""
     import huggingface_hub
 
     with input_errors(repository, remedy):
@@ -202,34 +188,27 @@ def input_errors(name: str, remedy: str, is_local: bool = False):
         of_clients = DatasetsError, EntryNotFoundError, http_library().HTTPError
         if not isinstance(error, (*READ_ERRORS, *of_clients)):
             raise
-        cause = _one_line(error.__cause__ or error)
+        cause = _reason(error.__cause__ or error)
         raise InputError(f"{name} cannot be read ({cause}): {remedy}") from None
 
 
 def _find_failure(error: BaseException | None) -> BaseException | None:
-    """Return the failed request among an error and its causes, or None."""
+    """Return the first failed request among an error's causes, or None."""
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub import errors
 
-    chain = []
+    kinds = errors.HfHubHTTPError, errors.HFValidationError, DatasetNotFoundError
+    kinds += http_library().HTTPError, ConnectionError
+    failure = None
     while error is not None:
-        if not isinstance(error, errors.EntryNotFoundError):
-            chain.append(error)
+        if isinstance(error, kinds) and not isinstance(error, errors.EntryNotFoundError):
+            failure = error
         error = error.__cause__ or error.__context__
-    answers = errors.HfHubHTTPError, errors.HFValidationError, DatasetNotFoundError
-    for kind in (answers, http_library().HTTPError, ConnectionError):
-        found = [error for error in chain if isinstance(error, kind)]
-        if found:
-            return found[0]
-    return None
+    return failure
 
 
-def _reason(failure: BaseException) -> str:
-    response = getattr(failure, "response", None)
-    if response is not None:
+def _reason(error: BaseException) -> str:
+    """Return a server's answer, or an error's text on one line."""
+    if response := getattr(error, "response", None):
         return f"{response.status_code} {response.reason_phrase}".strip()
-    return _one_line(failure)
-
-
-def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -31,12 +31,10 @@ from text_data.data_loader import Windows
 from text_data.shards import VOCABULARY_MULTIPLE, Shards
 
 SYMBOLS = VOCABULARY_MULTIPLE
-# Loss terms of each sequence, a multiple of 6 and 8: equal numbers keep the
-# mean loss independent of the batches. Targets repeat if fewer count.
+# Loss terms of each sequence, a multiple of 6 and 8, which repeat if fewer count.
 TARGETS = 48
 # Up to this fraction of training, all sequences are periodic; later, PERIODIC
-# of them. A network first learns to predict symbols that it has read, then
-# which; random filler would teach the opposite of the first step.
+# of them. A network first learns to predict symbols that it has read, then which.
 CURRICULUM = 0.5
 PERIODIC = 0.5
 SHORTEST_PERIOD = 4
@@ -87,12 +85,14 @@ class RecallWindows(Windows):
     def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
         """Return inputs (n, length), targets and positions (n, TARGETS), int64.
 
-        A target is the token after its position. seed: the sampler's seed,
-        epoch and index in training; () in validation.
+        seed: the sampler's seed, epoch and index; () in validation.
         """
         inputs, next_tokens = super().batch(numbers)
         texts = torch.cat([inputs, next_tokens[:, -1:]], 1).numpy()  # (n, length + 1)
-        periodic = self._periodic_fraction(*seed)
+        periodic = 0.0
+        if seed:
+            _, epoch, index = seed
+            periodic = 1.0 if epoch * len(self) + index < self.curriculum else PERIODIC
         rows, chosen = [], []
         for text, number in zip(texts, numbers, strict=True):
             generator = np.random.default_rng([*seed, *self.locate(number)])
@@ -102,13 +102,6 @@ class RecallWindows(Windows):
         tokens = torch.from_numpy(np.stack(rows))
         positions = torch.from_numpy(np.stack(chosen))
         return tokens[:, :-1], tokens.gather(1, positions + 1), positions
-
-    def _periodic_fraction(self, *seed: int) -> float:
-        """Return the fraction of periodic sequences now; 0 in validation."""
-        if not seed:
-            return 0.0
-        _, epoch, index = seed
-        return 1.0 if epoch * len(self) + index < self.curriculum else PERIODIC
 
     def _make_sequence(
         self, text: np.ndarray, periodic: float, generator: np.random.Generator

@@ -26,6 +26,7 @@ import os
 import resource
 import struct
 import weakref
+from collections import deque
 from pathlib import Path
 from typing import Annotated
 
@@ -193,8 +194,7 @@ class ShardWriter:
         self.splits = (split, later_split or split)
         self.shards = self._finished_shards()
         self.start = tuple(self.shards[-1]["next"]) if self.shards else (0, 0)
-        # (document, state) pairs: the source can be read from `document` on.
-        self.source_states = [shard["mark"] for shard in self.shards[-1:] if "mark" in shard]
+        self.marks = deque()  # of the source's rows from the latest document on
         self.version = version_for(meta.content["vocab_size"])
         self.buffer = np.empty(shard_tokens, dtype=TOKEN_TYPES[self.version])
         self.buffered = 0  # tokens in the buffer
@@ -220,10 +220,6 @@ class ShardWriter:
     def full(self) -> bool:
         return self.max_shards is not None and len(self.shards) >= self.max_shards
 
-    def save_source_state(self, document: int, state) -> None:
-        """Let the next shard store a `state` (JSON) to read from `document` on."""
-        self.source_states.append((document, state))
-
     def add(self, document: int, offset: int, tokens: np.ndarray) -> None:
         """Append the tokens of a document, from its token `offset` on."""
         if (document, offset + len(tokens)) <= self.start:
@@ -232,6 +228,8 @@ class ShardWriter:
             tokens = tokens[self.start[1] - offset :]
             offset = self.start[1]
         self.document = document
+        while self.marks and self.marks[0][0] < document:
+            self.marks.popleft()
         if offset == 0:
             self.documents_started += 1
         while len(tokens) and not self.full:
@@ -266,10 +264,8 @@ class ShardWriter:
             "sha256": digest.hexdigest(),
             "next": next_token,
         }
-        usable = sum(document <= next_token[0] for document, _ in self.source_states)
-        if usable:
-            self.source_states = self.source_states[usable - 1 :]
-            entry["mark"] = self.source_states[0]
+        if self.marks:
+            entry["mark"] = self.marks[0]
         self.shards.append(entry)
         self.meta.add_shard(split, entry)
         self.meta.write()
@@ -350,11 +346,6 @@ class Shards:
     def __init__(self, folder: str | Path, split: str, verify: str = "auto"):
         self.folder = Path(folder)
         self.split = split
-        if not self.folder.is_dir():
-            raise InputError(
-                f"data folder {folder} does not exist: create it with prepare_text.py, "
-                "prepare_fineweb.py or prepare_wikitext.py"
-            )
         self.meta = read_meta(self.folder, f"prepare {folder}, as with prepare_text.py")
         splits = self.meta["splits"]
         self.vocab_size = self.meta["vocab_size"]

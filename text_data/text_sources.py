@@ -25,13 +25,15 @@ from text_data import hub
 # Characters tokenized at a time. tiktoken's regular expression is slow on long
 # text without line breaks.
 PIECE_CHARACTERS = 1 << 20
-ROWS_PER_READ = 256  # rows of a parquet file read at a time; reading resumes at every multiple
+ROWS_PER_READ = 256  # rows of a parquet file read at a time
 SKIPPED_LISTED = 10  # skipped files that are printed; the others are counted
 FINGERPRINT_BYTES = 2**20  # read at the beginning and at the end of each file
 TABLES = {".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 PACKAGES = {".zst": "backports.zstd", ".lz4": "lz4", ".snappy": "python-snappy"}  # by compression
 JSON_LINES = {".jsonl", ".json", ".ndjson"}
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+Mark = tuple[int, tuple[int, int]]
+"""number of a row, and its file and its number there"""
 
 
 def table_format(path: Path) -> str | None:
@@ -39,31 +41,31 @@ def table_format(path: Path) -> str | None:
     return next((TABLES[suffix] for suffix in _suffixes(path) if suffix in TABLES), None)
 
 
-def not_a_table(path: Path) -> str | None:
-    """Return why a file is skipped where only tables are read, or None."""
+def not_a_table(path: Path, is_named: bool) -> str | None:
+    """Return why a file is not read where only tables are, or None."""
     if table_format(path):
         return None
     return "not jsonl or parquet: prepare it with prepare_text.py, or convert it"
 
 
 def find_files(
-    sources: list[str],
-    skip_reason=not_a_table,
-    kinds: str = "jsonl or parquet",
-    exclude: Path | None = None,
+    sources: list[str], skip_reason=not_a_table, exclude: Path | None = None
 ) -> list[Path]:
     """Return the files in `sources`, and those in its folders, sorted.
 
     In folders, hidden and empty files and the folder `exclude` are left out.
-    skip_reason: returns "<why a file is skipped>: <what to do>", or None.
-    Prints the first skipped files. Raises InputError if a source does not exist
-    or nothing is left.
+    skip_reason: of (path, whether it is in `sources`), "<why it is not read>:
+    <what to do>" or None. Prints the first skipped files. Raises InputError if a
+    source does not exist or is not read, or nothing is left.
     """
     missing = [source for source in sources if not Path(source).exists()]
     if missing:
         problem = "does not exist: pass an existing file or folder"
         raise InputError(*(f"source {source} {problem}" for source in missing))
     files = {path for path in map(Path, sources) if path.is_file()}
+    reasons = {path: skip_reason(path, True) for path in sorted(files)}
+    if problems := [f"{path} is {reason}" for path, reason in reasons.items() if reason]:
+        raise InputError(*problems)
     skipped = {}
     for folder in map(Path, sources):
         for path in sorted({*folder.rglob("*")} - files):
@@ -71,7 +73,7 @@ def find_files(
             excluded = exclude and path.resolve().is_relative_to(exclude.resolve())
             if hidden or excluded or not path.is_file():
                 continue
-            if reason := skip_reason(path) if path.stat().st_size else "empty":
+            if reason := skip_reason(path, False) if path.stat().st_size else "empty":
                 skipped[path] = reason
             else:
                 files.add(path)
@@ -82,7 +84,7 @@ def find_files(
         if len(skipped) > SKIPPED_LISTED:
             print(f"  and {len(skipped) - SKIPPED_LISTED} more")
     if not files:
-        raise InputError(f"{' '.join(sources)}: no {kinds} files found: pass another source")
+        raise InputError(f"{' '.join(sources)}: no files to read: pass another source")
     return sorted(files)
 
 
@@ -144,8 +146,9 @@ def load_table(
         if path is None:
             rows, commit = hub.load_table(hub_table, revision)
         else:
-            found = itertools.islice(_read_file(Path(path), columns), limit)
-            rows, commit = [values for _, values in found], None
+            found = itertools.islice(read_file(Path(path), columns), limit)
+            rows = [{name: row[name] for name in columns if name in row} for _, row in found]
+            commit = None
     if not len(rows):
         raise InputError(f"{name} has no rows: use another {flag}")
     return rows, name, commit
@@ -155,18 +158,16 @@ def read_rows(
     name: str,
     column: str,
     files: Sequence[str | Path] | Callable[[], list[str]],
-    resume_from: tuple[int, tuple[int, int]] = (0, (0, 0)),
-    on_state=lambda number, state: None,
+    resume_from: Mark = (0, (0, 0)),
     remedy="repair the file, or leave it out",
     column_remedy="choose --text_column",
-) -> Iterator[tuple[int, str]]:
-    """Yield (number, text) of each row of local files, or of files on the hub.
+) -> Iterator[tuple[Mark, str]]:
+    """Yield (mark, text) of each row of local files, or of files on the hub.
 
     column: of the text, or several names with commas: a row's first one counts.
-    files: a function returns those on the hub. on_state: called at times with
-    (number of the next row, (its file, its row there)). resume_from: such a
-    pair. column_remedy: what to do if there is no such column. Raises
-    InputError if a file cannot be read, or for a row without text.
+    files: a function returns those on the hub. resume_from: the mark of the
+    first row to read. column_remedy: what to do if there is no such column.
+    Raises InputError if a file cannot be read, or for a row without text.
     """
     is_local = not callable(files)
     columns = [*dict.fromkeys(name.strip() for name in column.split(","))]
@@ -176,13 +177,11 @@ def read_rows(
         paths = files() if callable(files) else files
     for index, path in enumerate(paths[first_file:], first_file):
         with hub.input_errors(str(path) if is_local else name, remedy, is_local):
-            for row, values in _read_file(path, columns, first_row):
-                if number % ROWS_PER_READ == 0:
-                    on_state(number, (index, row))
+            for row, values in read_file(path, columns, first_row):
                 text = values.get(columns[0])
                 if not isinstance(text, str):
                     text = find_text(values, columns, f"{path}, row {row + 1}", column_remedy)
-                yield number, text
+                yield (number, (index, row)), text
                 number += 1
                 is_empty = False
         first_row = 0
@@ -205,10 +204,13 @@ def find_text(values: dict, columns: Sequence[str], where: str, column_remedy: s
     )
 
 
-def _read_file(path, columns: Sequence[str], first: int = 0) -> Iterator[tuple[int, dict]]:
+def read_file(
+    path: str | Path, columns: Sequence[str], first: int = 0
+) -> Iterator[tuple[int, dict]]:
     """Yield (row, value by column) of a file, from row `first` on.
 
-    Values are those of `columns` that the row has, or all if it has none.
+    Values are at least those of `columns` that the row has. A line of text is
+    the value of all `columns`; of a row that is no object, {}.
     """
     suffixes = _suffixes(path)
     with _open(path) as file:
@@ -223,34 +225,24 @@ def _read_file(path, columns: Sequence[str], first: int = 0) -> Iterator[tuple[i
 
 
 def _read_json_lines(file, columns: Sequence[str], first: int):
-    """Yield as `_read_file`; blank lines are left out."""
-    # Other columns are not decoded.
-    fields = [(f"column{index}", Any, msgspec.UNSET) for index in range(len(columns))]
-    names = {field: column for (field, *_), column in zip(fields, columns, strict=True)}
-    row_type: Any = msgspec.defstruct("Row", fields, rename=names)
-    decoder = msgspec.json.Decoder(row_type)
+    """Yield as `read_file`; blank lines are left out."""
     for row, line in enumerate(file):
         if row < first or line.isspace():
             continue
         try:
-            decoded = msgspec.structs.astuple(decoder.decode(line))
-            found = zip(columns, decoded, strict=True)
-            values = {column: value for column, value in found if value is not msgspec.UNSET}
-        except msgspec.DecodeError:
-            values = {}
-        if not values:
+            values = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
             try:
-                value = json.loads(line)  # also reads NaN
-                whole = value if isinstance(value, dict) else {}
-                values = {name: whole[name] for name in columns if name in whole} or whole
-                json.dumps(values, ensure_ascii=False).encode()  # refuses half characters
-            except ValueError:
+                values = json.loads(line)  # also reads NaN
+                read = [values.get(name) for name in columns] if isinstance(values, dict) else []
+                json.dumps(read, ensure_ascii=False).encode()  # refuses half characters
+            except (ValueError, RecursionError):
                 raise ValueError(f"line {row + 1} is not JSON in UTF-8") from None
-        yield row, values
+        yield row, values if isinstance(values, dict) else {}
 
 
 def _read_parquet(file, columns: Sequence[str], first: int):
-    """Yield as `_read_file`."""
+    """Yield as `read_file`."""
     import pyarrow.parquet
 
     table = pyarrow.parquet.ParquetFile(file)
@@ -258,19 +250,14 @@ def _read_parquet(file, columns: Sequence[str], first: int):
     chosen = [name for name in names if name in columns]
     if not chosen:
         yield 0, dict.fromkeys(names)
-    row = 0
+    start = 0
     for group in range(table.num_row_groups):
-        group_rows = table.metadata.row_group(group).num_rows
-        if row + group_rows <= first:
-            row += group_rows
-            continue
-        for batch in table.iter_batches(ROWS_PER_READ, [group], chosen):
-            # RecordBatch.to_pylist takes several times as long.
-            lists, read = [column.to_pylist() for column in batch.columns], batch.schema.names
-            for values in zip(*lists, strict=True):
-                if row >= first:
-                    yield row, dict(zip(read, values, strict=True))
-                row += 1
+        end = start + table.metadata.row_group(group).num_rows
+        if end > first:
+            batches = table.iter_batches(ROWS_PER_READ, [group], chosen)
+            rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+            yield from itertools.islice(enumerate(rows, start), max(0, first - start), None)
+        start = end
 
 
 def _suffixes(path: str | Path) -> list[str]:
@@ -290,7 +277,10 @@ def _open(path: str | Path) -> Iterator[Any]:
     missing = f"{path} is compressed: install {package} to read it, or decompress it"
     if compression is None and package:
         raise InputError(missing)
-    with open(path, "rb") if isinstance(path, Path) else hub.open_file(path) as file:
+    opener: Any = open
+    if isinstance(path, str):  # its reads survive temporary errors
+        from datasets.utils.file_utils import xopen as opener
+    with opener(path, "rb") as file:
         if compression:
             file = openers[compression](file, mode="rb")
         # fsspec also takes zstandard, which accepts truncated files.

@@ -307,10 +307,7 @@ def _short_name(source: str) -> str:
 
 
 def _from_hugging_face(source: str) -> HuggingFaceTokenizer:
-    """Return the tokenizer in a folder or tokenizer.json, or of a hub model.
-
-    Documents start with <|endoftext|> if it exists, else EOS, else BOS.
-    """
+    """Return the tokenizer in a folder or tokenizer.json, or of a hub model."""
     import transformers  # its import is not one of the errors of a model
 
     from text_data import hub
@@ -323,17 +320,13 @@ def _from_hugging_face(source: str) -> HuggingFaceTokenizer:
         else:
             hub.configure()
             loaded = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        backend = loaded.backend_tokenizer  # of fast tokenizers
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(
             f"tokenizer hf:{source} cannot be loaded ({reason}): pass a folder with "
             "tokenizer.json, or the name of a model on the hub and connect to the network"
         ) from None
-    backend = getattr(loaded, "backend_tokenizer", None)
-    if backend is None:
-        raise InputError(
-            f"tokenizer hf:{source} has no fast version (tokenizer.json): pass another tokenizer"
-        )
     end = END_OF_TEXT
     if backend.token_to_id(end) is None:
         end = str(loaded.eos_token or loaded.bos_token or end)
@@ -356,10 +349,7 @@ def _read_files(folder: Path) -> dict[str, bytes]:
 
 
 def run_tokenizer(run: str | Path, checkpoint: dict) -> Tokenizer:
-    """Return a run's tokenizer, from its folder or training data.
-
-    checkpoint: the content. Raises InputError as `load_tokenizer` does.
-    """
+    """Return a run's tokenizer. Raises InputError as `load_tokenizer` does."""
     name = checkpoint["data"]["tokenizer"]
     folder = run_folder_of(run)
     data = checkpoint["config"].get("data")

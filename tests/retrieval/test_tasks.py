@@ -54,7 +54,7 @@ def test_unicode_line_separators_do_not_end_a_row(tmp_path):
     [
         ("queries.jsonl", None, "cannot be read .*queries.jsonl"),
         ("corpus.jsonl", '{"_id": "d0"}\n', "line 1 is not an object with _id and text"),
-        ("corpus.jsonl", '{"_id": "d0", "text": ""}\n{', "line 2 is not JSON"),
+        ("corpus.jsonl", '{"_id": "d0", "text": ""}\n{', "cannot be read .line 2 is not JSON"),
         ("corpus.jsonl", "[1]", "line 1 is not an object with _id and text"),
         ("corpus.jsonl", '{"text": "one"}', "line 1 is not an object with _id and text"),
         (
@@ -172,41 +172,22 @@ def test_output_depends_only_on_the_seed(prepared, text, tmp_path, seed, same):
         assert ((prepared / name).read_bytes() == (again / name).read_bytes()) == same
 
 
-def test_an_interruption_leaves_no_folder(text, prepared, tmp_path, monkeypatch):
-    """An existing folder is complete, and the rest of an interruption is no obstacle."""
-    write_lines, out = prepare.write_lines, tmp_path / "out"
+def test_an_interruption_leaves_no_folder(text, tmp_path, monkeypatch):
+    write_lines = prepare.write_lines
 
     def interrupt(path, lines):
         if path.name == "queries.jsonl":
             raise KeyboardInterrupt
         write_lines(path, lines)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(prepare, "write_lines", interrupt)
-        run_prepare(text[0], out)
+    monkeypatch.setattr(prepare, "write_lines", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_prepare(text[0], tmp_path / "out")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_too_little_text_is_refused(refused, text, tmp_path):
+    out = tmp_path / "out"
+    (line,) = refused(prepare.main, text[0], *FLAGS, "--passage", "4000", "--out_dir", out)
+    assert "(train) gives 0 triplets: use a lower --triplets or --passage" in line
     assert not out.exists()
-    run_prepare(text[0], out)
-    assert (out / "corpus.jsonl").read_bytes() == (prepared / "corpus.jsonl").read_bytes()
-    assert not list(tmp_path.glob("*.partial"))
-
-
-def test_wrong_settings_are_refused(refused, text, prepared, tmp_path, monkeypatch):
-    def error(*flags):
-        (line,) = refused(prepare.main, *flags)
-        return line
-
-    shards, out = text[0], ("--out_dir", tmp_path / "out")
-    assert "pass one folder of shards" in error()
-    assert "already exists" in error(shards, "--out_dir", prepared)
-    with monkeypatch.context() as patch:  # known before anything is computed
-        patch.setattr(prepare, "SplitText", None)
-        message = error(shards, "--out_dir", prepared / "triplets.jsonl" / "out")
-    assert "cannot write" in message and "Not a directory" in message
-    flags = ["--documents", "20", "--questions", "21"]
-    assert "(val) gives" in error(shards, *out, *FLAGS, *flags)
-    message = "(train) gives 0 triplets: use a lower --triplets or --passage"
-    assert message in error(shards, *out, *FLAGS, "--passage", "4000")
-    message = "error: passage is 399: use an integer from 400 to"
-    assert message in error(shards, *out, "--passage", "399")
-    assert "does not exist" in error(tmp_path / "nowhere", *out)
-    assert not (tmp_path / "out").exists()

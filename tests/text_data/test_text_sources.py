@@ -38,13 +38,19 @@ def test_rows_without_text_are_refused_with_file_and_row(tmp_path, refused, kind
     assert not out.exists()
 
 
-def test_other_columns_are_not_decoded(tmp_path):
-    """`datasets` infers the type of every column from the first rows."""
-    others = ["1", "[1, 2]", '{"a": NaN}', '"x"', "1e999", "null"]
-    rows = [f'{{"other": {other}, "text": "{n}e0"}}\n' for n, other in enumerate(others)]
-    (tmp_path / "rows.jsonl").write_text("".join(rows))
-    found = text_sources.read_rows("rows", "text", [tmp_path / "rows.jsonl"])
-    assert list(found) == [(n, f"{n}e0") for n in range(6)]
+def test_other_columns_have_any_type(tmp_path):
+    """`datasets` infers types from the first rows, and reads traces of agents with a package."""
+    others = ["1", "[1, 2]", '{"a": NaN}', '"2024-01-02"', "1e999", "null", r'"\ud800"']
+    lines = [f'{{"other": {other}, "text": "{n}e0"}}' for n, other in enumerate(others)]
+    lines.append('{"type": "note", "id": "a", "version": 1, "cwd": "/x", "text": "c\\n\\u00e9"}')
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(lines))
+    texts = [*(f"{n}e0" for n in range(7)), "c\né"]
+    found = text_sources.read_rows("rows", "text", [path])
+    assert list(found) == [((n, (0, n)), text) for n, text in enumerate(texts)]
+    loaded, _, _ = text_sources.load_table(str(path), {}, "--data", ["text"])
+    assert loaded == [{"text": text} for text in texts]
+    assert text_sources.load_table(str(path), {}, "--data", ["text"], limit=2)[0] == loaded[:2]
 
 
 def test_first_of_several_columns_that_a_row_has(tmp_path, refused):
@@ -60,22 +66,6 @@ def test_first_of_several_columns_that_a_row_has(tmp_path, refused):
     flags = ["--text_column", "text,body", "--out_dir", tmp_path / "out"]
     (line,) = refused(prepare_text.main, tmp_path / "0.jsonl", *flags)
     assert "row 1: no text in column 'text,body': choose --text_column from id content" in line
-
-
-def test_columns_nobody_reads_have_any_type(tmp_path):
-    """A row looks like a trace of an agent, whose columns `datasets` reads with a package."""
-    rows = [
-        {"text": 'He said "yes".\nNew line, café.', "url": None, "score": 1, "meta": {}},
-        {"text": "b", "url": "u", "score": 0.5, "meta": {"new": 1}, "more": "2024-01-02"},
-        {"type": "note", "id": "a", "version": 1, "cwd": "/x", "text": "c"},
-    ]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    texts = [row["text"] for row in rows]
-    assert [text for _, text in text_sources.read_rows("rows", "text", [path])] == texts
-    loaded, _, _ = text_sources.load_table(str(path), {}, "--data", ["text"])
-    assert loaded == [{"text": text} for text in texts]
-    assert text_sources.load_table(str(path), {}, "--data", ["text"], limit=2)[0] == loaded[:2]
 
 
 def test_all_frames_of_zstandard_files_are_read(tmp_path, refused):

@@ -11,7 +11,6 @@ import pytest
 import tiktoken.load
 import tiktoken.registry
 import tokenizers
-from conftest import contents
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import prepare_text
@@ -73,7 +72,6 @@ def test_bytes_tokenizer_is_utf8():
     "choice, message",
     [
         ("gtp", "unknown tokenizer 'gtp': .*choose bytes, .*gpt2, .*bpe:N, hf:NAME_OR_FOLDER"),
-        ("bpe:many", "pass bpe:N with a vocabulary of N >= 257 tokens"),
         ("bpe:256", "pass bpe:N with a vocabulary of N >= 257 tokens"),
         ("hf:/nowhere/at all", "tokenizer hf:/nowhere/at all cannot be loaded .*: pass a folder"),
     ],
@@ -100,30 +98,6 @@ def test_bpe_is_a_byte_level_bpe_of_the_training_text(tmp_path):
     tokens = np.concatenate([shard[:] for shard in shards.Shards(out, "train").tokens])
     assert tokens.dtype == np.uint16
     assert tokens.tolist() == [id for text in train for id in [399, *theirs.encode(text).ids]]
-
-
-def test_bpe_preparation_is_deterministic_and_resumes(tmp_path, monkeypatch):
-    sources = write_sources(tmp_path / "text")
-    flags = [sources, "--tokenizer", "bpe:400", "--shard_tokens", 500]
-    prepare(*flags, "--out_dir", tmp_path / "whole" / "toy")
-    out = tmp_path / "part" / "toy"
-    flush = shards.ShardWriter._flush
-
-    def flush_and_interrupt(self, next_token):
-        flush(self, next_token)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(shards.ShardWriter, "_flush", flush_and_interrupt)
-        prepare(*flags, "--out_dir", out)
-    with monkeypatch.context() as patch:
-        patch.setattr(tokenizer, "train_bpe", None)  # the stored tokenizer is used
-        prepare(*flags, "--out_dir", out)
-    assert contents(out) == contents(tmp_path / "whole" / "toy")
-    (out / "tokenizer.json").unlink()
-    (out / "toy_train_000001.bin").unlink()
-    prepare(*flags, "--out_dir", out)
-    assert contents(out) == contents(tmp_path / "whole" / "toy")
 
 
 def test_tokenizer_of_another_data_set(tmp_path, refused):
@@ -157,8 +131,6 @@ def test_tokenizer_of_a_folder_without_tokenizer_files(tmp_path):
         return str(raised.value)
 
     assert f"or hf:{empty} for one of Hugging Face" in error(empty)
-    (data / "meta.json").write_text("{}")
-    assert error(data).startswith(f"{data}/meta.json: missing required field tokenizer: pass")
     (data / "meta.json").write_text('{"tokenizer": "bpe:300@0123"}')
     assert error(data).startswith(f"{data}/tokenizer.json does not exist")
 
@@ -173,18 +145,15 @@ def test_genuine_replacement_characters():
     assert ours.decode(cut, errors="ignore") == "a\ufffdb"
 
 
-def test_bpe_of_a_short_text_and_of_none(capsys):
+def test_bpe_of_a_short_text_of_none_and_of_a_limited_one(capsys, monkeypatch):
     ours = tokenizer.make_tokenizer("bpe:4096", lambda: ["ab ab ab"])
     assert ours.vocab_size < 270 and ours.eot == ours.vocab_size - 1
     assert "gives a vocabulary of only" in capsys.readouterr().out
+    expected = tokenizer.train_bpe(300, TEXTS[:5])
+    monkeypatch.setattr(tokenizer, "BPE_CHARACTERS", sum(map(len, TEXTS[:5])))
+    assert tokenizer.make_tokenizer("bpe:300", lambda: iter(TEXTS)).name == expected.name
     with pytest.raises(InputError, match="tokenizer bpe:300: there is no training text: use"):
         tokenizer.make_tokenizer("bpe:300", lambda: iter(()))
-
-
-def test_bpe_reads_a_limited_text(monkeypatch):
-    monkeypatch.setattr(tokenizer, "BPE_CHARACTERS", sum(map(len, TEXTS[:5])))
-    limited = tokenizer.make_tokenizer("bpe:300", lambda: iter(TEXTS))
-    assert limited.name == tokenizer.train_bpe(300, TEXTS[:5]).name
 
 
 def test_time_of_bpe_does_not_depend_on_the_length_of_words():
