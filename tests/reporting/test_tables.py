@@ -96,15 +96,10 @@ def test_seeds_become_one_column_with_standard_deviation():
 
 def test_labels_name_what_differs():
     """Runs of one seed by name, of one name by folder; settings, sizes, lengths and caches."""
-    named = [
-        record("cable", {256: 4.0}, run="lr1"),
-        record("cable", {256: 4.1}, run="lr2"),
-        record("rope", {256: 5.0}),
-    ]
+    named = [record("cable", {256: 4.0}, run=run) for run in ("lr1", "lr2")]
+    named.append(record("rope", {256: 5.0}))
     assert table_of(named).cells[0] == ["context", "lr1", "lr2", "rope"]
-    folders = [
-        {**record("cable", {256: 4.0}, seed=1), "folder": f"lr{number}"} for number in (1, 2)
-    ]
+    folders = [record("cable", {256: 4.0}, seed=1) | {"folder": f"lr{n}"} for n in (1, 2)]
     assert [column.label for column in columns_of(folders)] == ["lr1/cable", "lr2/cable"]
     assert record_labels(folders) == ["lr1/cable", "lr2/cable"]
     other = [
@@ -115,14 +110,8 @@ def test_labels_name_what_differs():
         record("alibi", {256: 4.0}) | {"size": "tiny"},
         record("alibi", {256: 4.0}) | {"size": "small"},
     ]
-    assert [column.label for column in columns_of(other)] == [
-        "cable, 512",
-        "cable, 256",
-        "alibi, tiny",
-        "alibi, small",
-        "rope",
-        "rope, cache 2,048",
-    ]
+    labels = "cable, 512; cable, 256; alibi, tiny; alibi, small; rope; rope, cache 2,048"
+    assert [column.label for column in columns_of(other)] == labels.split("; ")
 
 
 def test_settings_are_in_the_labels_of_a_sweep():
