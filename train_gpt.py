@@ -20,7 +20,6 @@ import dataclasses
 import math
 import time
 import warnings
-from typing import TYPE_CHECKING
 
 from runtime import cli, devices, distributed
 from runtime.checkpoints import load_checkpoint, load_weights, trained_steps
@@ -37,9 +36,6 @@ from text_data.shards import Shards
 from training import attention_path, metrics, settings
 from training.optimizer import make_grad_scaler, make_optimizer, restore_optimizer
 from training.settings import Config
-
-if TYPE_CHECKING:
-    from text_data.tokenizer import Tokenizer
 
 SAMPLE_TOKENS = 100  # of --sample_every
 SILENT_SECONDS = 5.0  # after which a line comes before the first one of log_every
@@ -89,7 +85,11 @@ class Trainer:
             for split in ("train", "val")
         )
         self.run, checkpoint = self.open_run()
-        self.tokenizer = self.open_tokenizer()
+        self.tokenizer = None
+        if config.sample_every:
+            from text_data.tokenizer import load_tokenizer
+
+            self.tokenizer = load_tokenizer(self.train_windows.shards.tokenizer, config.data)
         self.init_steps, source = self.open_source(checkpoint)
         self.model = self.make_model(checkpoint, source)
         betas = (config.beta1, config.beta2)
@@ -139,11 +139,8 @@ class Trainer:
                 dynamic_ncols=True,
             ) as bar,
         ):
-            # A signal may have prevented this step's validation.
-            is_due = self.step > 0 and self.step % config.val_every == 0
-            if config.steps == 0 or (is_due and self.processes.any(not run.is_validated)):
-                self.validate()
             if config.steps == 0:  # the weights of --init_from
+                self.validate()
                 self.save_checkpoint()
             while self.step < config.steps and not is_stopped:
                 step_start = time.perf_counter()
@@ -161,7 +158,7 @@ class Trainer:
                 elif not has_printed and (seconds := time.perf_counter() - start) > SILENT_SECONDS:
                     self.print_line(f"steps so far: {self.step - first_step} in {seconds:.0f} s")
                     has_printed = True
-                if is_last or (not is_stopped and self.step % config.val_every == 0):
+                if is_last or self.step % config.val_every == 0:
                     self.validate()
                 if config.sample_every and self.step % config.sample_every == 0:
                     self.processes.run_on_all_ranks(self.sample)
@@ -243,7 +240,7 @@ class Trainer:
             return
         from generation import sampling
 
-        assert self.tokenizer is not None  # by open_tokenizer
+        assert self.tokenizer is not None  # with sample_every
         end = self.tokenizer.eot
         config = sampling.SamplingConfig(max_new_tokens=SAMPLE_TOKENS)
         self.model.eval()
@@ -295,14 +292,6 @@ class Trainer:
         if config.resume and not checkpoint:
             print(f"{config.out_dir} contains no checkpoint yet: starting at step 0")
         return run, checkpoint
-
-    def open_tokenizer(self) -> "Tokenizer | None":
-        """Return the tokenizer of the data, None if nothing is sampled."""
-        if not self.config.sample_every:
-            return None
-        from text_data.tokenizer import load_tokenizer
-
-        return load_tokenizer(self.train_windows.shards.tokenizer, self.config.data)
 
     def open_source(self, checkpoint: dict | None) -> tuple[int | None, dict | None]:
         """Return steps and checkpoint of --init_from; if resumed, `checkpoint`."""

@@ -88,7 +88,6 @@ class Run:
         self.step = -1  # of the checkpoint that training resumes from
         self.init_steps: int | None = None
         self.changes = []
-        self.is_validated = True  # whether the log has a validation at that step, see `start`
 
     def find_checkpoint(self, resume: bool, override: Set[str] = frozenset()) -> dict | None:
         """Return the content of the newest checkpoint, or None for a new run.
@@ -155,9 +154,6 @@ class Run:
         records = self._truncate_log()
         ids = [record["id"] for record in records if "id" in record]
         run_id = ids[0] if ids else uuid.uuid4().hex[:8]
-        self.is_validated = any(
-            record["kind"] == "val" and record["step"] == self.step for record in records
-        )
         if self.logger:  # may raise, so it precedes the config
             self.logger.start(self.folder, run_id, self.config, self.step)
         with atomic(self.folder / CONFIG) as file:
