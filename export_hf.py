@@ -11,16 +11,16 @@ or, for an encoder (AutoModel returns the hidden states of its last layer),
     model = AutoModelForMaskedLM.from_pretrained("exported/bert", trust_remote_code=True)
 
 The folder holds weights, configuration, tokenizer, a README.md and the modules
-that compute the network, plugins included; padding of the vocabulary is left
-out. An imported model whose encoding is unchanged is written as the class that
-it was imported from, without modules and with its whole vocabulary.
+that compute the network; padding of the vocabulary is left out. A run with a
+plugin needs --plugin. An imported model whose encoding is unchanged is written
+as the class that it was imported from, without modules and with its whole
+vocabulary.
 """
 
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from runtime import cli, plugins
 from runtime.checkpoints import load_checkpoint, load_model
@@ -64,39 +64,24 @@ Made with transformers {transformers}. {note}
 {citation}```
 """
 
+AUTO_CLASSES = {True: "AutoModelForCausalLM", False: "AutoModelForMaskedLM"}  # causal: class
+EXAMPLES = {  # of the README, like the notes
+    True: """\
+# In training, every document began with this token.
+inputs = tokenizer(tokenizer.eos_token + "Once upon a time", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))""",
+    False: """\
+inputs = tokenizer("Once upon a <|mask|>", return_tensors="pt")
+print(tokenizer.decode(model(**inputs).logits[0, -1].argmax()))""",
+}
+NOTES = {
+    True: "`generate` uses transformers' KV cache; a padded batch is read again for every token.",
+    False: "`AutoModel` returns the hidden states of the last layer, for embeddings of texts.",
+}
 NOTE_ON_CODE = """
 `dtype=torch.bfloat16` works; the parameters of the encoding and of norms stay float32.
 Loading the model calls `torch.set_flush_denormal(True)`, for speed on a CPU."""
 NETWORKS = {"gpt2": "GPT-2", "llama": "Llama"}
-
-
-class ExportKind(NamedTuple):
-    """What differs between decoders, encoders and models of other classes."""
-
-    auto_class: str
-    example: str  # for the README, like the note
-    note: str
-    trust: str = ", trust_remote_code=True"  # argument of from_pretrained
-
-
-DECODER = ExportKind(
-    "AutoModelForCausalLM",
-    """\
-# In training, every document began with this token.
-inputs = tokenizer(tokenizer.eos_token + "Once upon a time", return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))""",
-    "`generate` uses transformers' KV cache; a padded batch is read again for every token."
-    + NOTE_ON_CODE,
-)
-ENCODER = ExportKind(
-    "AutoModelForMaskedLM",
-    """\
-inputs = tokenizer("Once upon a <|mask|>", return_tensors="pt")
-print(tokenizer.decode(model(**inputs).logits[0, -1].argmax()))""",
-    "`AutoModel` returns the hidden states of the last layer, for embeddings of texts."
-    + NOTE_ON_CODE,
-)
-ORIGINAL = DECODER._replace(trust="", note="It has the class that was imported.")
 
 
 @dataclass
@@ -132,10 +117,7 @@ def main(argv=None):
     original = pretrained.original_config(folders, checkpoint["gpt"])
     model = None if original else build_hf_model(trained, checkpoint, tokenizer)
     network = model.model if model else trained
-    kind = ORIGINAL
-    if model:
-        kind = DECODER if trained.config.causal else ENCODER
-    readme = format_readme(out.resolve().name, kind, network, checkpoint, exported)
+    readme = format_readme(out.resolve().name, network, checkpoint, exported, bool(model))
     transformers.utils.logging.disable_progress_bar()
     with atomic_folder(out) as folder:
         if model:
@@ -144,7 +126,7 @@ def main(argv=None):
         elif original:
             dtype = load_checkpoint(run)["model"]["wte.weight"].dtype
             pretrained.save_original(trained, original, dtype, folder)
-        build_tokenizer(tokenizer, has_mask=kind is ENCODER).save_pretrained(folder)
+        build_tokenizer(tokenizer, not trained.config.causal).save_pretrained(folder)
         (folder / "README.md").write_text(readme, encoding="utf-8")
         set_default_permissions(folder)
     print(f"{out}: {network.describe()}")
@@ -168,7 +150,7 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
     from hf_interop import modeling
 
     config = trained.config
-    auto_class = (DECODER if config.causal else ENCODER).auto_class
+    auto_class = AUTO_CLASSES[config.causal]
     trained.set_vocabulary(tokenizer.vocab_size)
     vocab_size = trained.token_count
     settings = {**dataclasses.asdict(config), "vocab_size": vocab_size, "dtype": "float32"}
@@ -193,9 +175,12 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
 
 
 def format_readme(
-    name: str, kind: ExportKind, network: GPT, checkpoint: dict, exported: list[plugins.Plugin]
+    name: str, network: GPT, checkpoint: dict, exported: list[plugins.Plugin], has_code: bool
 ) -> str:
-    """Return the README.md of a folder `name`, a model card of the hub."""
+    """Return the README.md of a folder `name`, a model card of the hub.
+
+    has_code: whether the folder has modules of this repository.
+    """
     import transformers
     from huggingface_hub import ModelCardData
 
@@ -212,9 +197,12 @@ def format_readme(
         license=None if "model" in source or source.get("init_from") else "mit",
         library_name="transformers",
         pipeline_tag="text-generation" if config.causal else "fill-mask",
-        tags=[*tags, "custom_code"] if kind.trust else tags,
+        tags=[*tags, "custom_code"] if has_code else tags,
     )
-    notes = [
+    notes = [limit, "It has the class that was imported."]
+    if has_code:
+        notes = [limit, NOTES[config.causal], NOTE_ON_CODE]
+    notes += [
         f"\n\n`{plugin.module}.py` defines the encoding {', '.join(plugin.names)}. It is a copy of "
         f"{plugin.path.name} (SHA-256 {plugin.sha256}).\n"
         for plugin in exported
@@ -223,9 +211,9 @@ def format_readme(
         metadata=metadata.to_yaml(),
         name=name,
         network=NETWORKS[config.block],
-        auto=kind.auto_class,
-        trust=kind.trust,
-        use=kind.example,
+        auto=AUTO_CLASSES[config.causal],
+        trust=", trust_remote_code=True" if has_code else "",
+        use=EXAMPLES[config.causal],
         pe=config.pe,
         description=network.describe().split(";")[0],
         block_size=config.block_size,
@@ -235,7 +223,7 @@ def format_readme(
         sha256=checkpoint["sha256"],
         transformers=transformers.__version__,
         citation=(HERE / "CITATION.cff").read_text(encoding="utf-8"),
-        note="".join([limit, kind.note, *notes]),
+        note="".join(notes),
     )
 
 

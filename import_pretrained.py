@@ -6,8 +6,7 @@
 The first argument is the name of a model on the hub, or a folder of
 transformers: GPT-2, Llama, Mistral, Qwen2, Qwen3, SmolLM2 or SmolLM3, with
 safetensors; or a file of axiomlaborg/Cable on the hub, the CABLE authors'
-`cable-v1`, trained at
-512 or 1,024 tokens: pass --block_size.
+`cable-v1`, trained at 512 or 1,024 tokens: pass --block_size.
 """
 
 import dataclasses

@@ -1,7 +1,8 @@
 """KV cache for incremental decoding.
 
-cache = Cache(model, capacity=1024) logits = model(tokens[:, :100], cache=cache)
-logits = model(tokens[:, 100:], cache=cache)    # as of one call with all tokens
+cache = Cache(model, capacity=1024)
+logits = model(tokens[:, :100], cache=cache)
+logits = model(tokens[:, 100:], cache=cache)  # as of one call with all tokens
 """
 
 import torch

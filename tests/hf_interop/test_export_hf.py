@@ -1,22 +1,17 @@
 """Exported decoders, loaded by transformers in a process outside the repository."""
 
 import ast
-import json
 import os
-import shutil
 import sys
-from pathlib import Path
 
 from runtime import checkpoints
 
 import pytest
 import safetensors.torch
 import torch
-import yaml
 from conftest import KINDS, LIMITED, ROOT, run_outside
 from test_sampling import greedy_tokens
 
-import eval_hellaswag
 import export_hf
 import posenc
 
@@ -179,7 +174,7 @@ def test_model_card_has_the_metadata_of_the_hub(changes, license, trained, tmp_p
 
     model, checkpoint = checkpoints.load_model(trained("rope+cable"), torch.device("cpu"))
     changed = checkpoint | {"config": checkpoint["config"] | changes}
-    text = export_hf.format_readme("mine", export_hf.DECODER, model, changed, [])
+    text = export_hf.format_readme("mine", model, changed, [], has_code=True)
     (tmp_path / "README.md").write_text(text)
     card = ModelCard.load(tmp_path / "README.md")
     assert card.data.license == license and card.data.library_name == "transformers"
@@ -217,34 +212,3 @@ def test_invalid_input_is_refused(refused, lively, tmp_path, monkeypatch, traine
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "missing package transformers" in refused(main, run, *out)[0]
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob("*.partial"))
-
-
-@pytest.mark.parametrize("pe", ["rope+cable", "fire"])
-def test_lm_eval_agrees_with_eval_hellaswag(pe, folders, lively, tmp_path, monkeypatch):
-    """lm-evaluation-harness runs its own task on a local file and an exported folder."""
-    lm_eval = pytest.importorskip("lm_eval", reason='pip install "lm_eval[hf]"')
-    from lm_eval.tasks.hellaswag import utils
-    from test_eval_hellaswag import EXAMPLES
-
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    run = shutil.copytree(lively(pe), tmp_path / "run")
-    source = tmp_path / "scenes.jsonl"
-    source.write_text("".join(json.dumps(row) + "\n" for row in EXAMPLES))
-    task = yaml.safe_load(
-        (Path(utils.__file__).parent / "hellaswag.yaml").read_text().replace("!function", "")
-    )
-    files = {"data_files": {"validation": str(source)}}
-    task |= {"dataset_path": "json", "dataset_kwargs": files, "training_split": None, "tag": None}
-    task["process_docs"] = utils.process_docs
-    model = {"pretrained": str(folders / pe), "trust_remote_code": True}
-    theirs = lm_eval.simple_evaluate("hf", model, [task], device="cpu", batch_size=3)
-    flags = ["--source", str(source), "--device", "cpu", "--dtype", "float32"]
-    eval_hellaswag.main([str(run), *flags])
-    ours = json.loads((run / "eval_hellaswag_scenes.json").read_text())
-    assert [
-        [answer[0] for (answer,) in sample["resps"]] for sample in theirs["samples"]["hellaswag"]
-    ] == [pytest.approx(row, abs=2e-4) for row in ours["log_likelihoods"]]
-    result = theirs["results"]["hellaswag"]
-    for key in ("acc", "acc_norm"):
-        assert result[f"{key},none"] == ours[key]
-        assert result[f"{key}_stderr,none"] == pytest.approx(ours[f"{key}_se"])
