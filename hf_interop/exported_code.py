@@ -40,10 +40,7 @@ MODULES = (
 
 
 def auto_map(auto_class: str) -> dict[str, str]:
-    """Return the auto_map of a config.json, which names the classes.
-
-    auto_class: AutoModelForCausalLM for decoders, AutoModelForMaskedLM.
-    """
+    """Return the auto_map of a config.json; auto_class: AutoModelForMaskedLM, …."""
     return {
         "AutoConfig": "modeling.PosencConfig",
         "AutoModel": "modeling.PosencModel",

@@ -4,13 +4,8 @@
     logits = model(tokens).logits       # (B, T) int64 -> (B, T, V)
     model.generate(tokens)              # with transformers' KV cache
 
-and for an encoder
-
-    model = AutoModelForMaskedLM.from_pretrained("exported", trust_remote_code=True)
-    logits = model(tokens).logits
-
-AutoModel gives the hidden states of either: model(tokens).last_hidden_state,
-(B, T, C).
+An encoder loads with AutoModelForMaskedLM. AutoModel gives the hidden states of
+either: model(tokens).last_hidden_state, (B, T, C).
 
 export_hf.py copies this file. Written for transformers 5. Importing it makes
 PyTorch round denormal numbers to 0 on the CPU: the attention weights of steep
@@ -281,10 +276,7 @@ class PosencForCausalLM(PosencWithLogits, GenerationMixin):
         is_first_iteration: bool = False,
         **kwargs,
     ):
-        """Return the inputs of `forward` for the next token.
-
-        A padded batch is read from the start.
-        """
+        """Return the inputs of `forward`; a padded batch is read from the start."""
         inputs = {name: kwargs[name] for name in PASSED_ON if name in kwargs}
         key, x = "input_ids", input_ids
         if inputs_embeds is not None and is_first_iteration:

@@ -22,25 +22,16 @@ def build_tokenizer(tokenizer: Tokenizer, has_mask: bool = False):
     has_mask: add <|mask|> after the last token, as text_data/data_loader.py
     does.
     """
-    if isinstance(tokenizer, HuggingFaceTokenizer):
-        return _from_files(tokenizer, has_mask)
-    assert isinstance(tokenizer, TiktokenTokenizer)
-    return _fast_tokenizer(_backend_of(tokenizer.encoding), tokenizer, END_OF_TEXT, has_mask)
-
-
-def _from_files(tokenizer: HuggingFaceTokenizer, has_mask: bool):
-    from tokenizers import Tokenizer
-
-    end = json.loads(tokenizer.files[SETTINGS_FILE])["eos_token"]
-    # A copy, in which names of special tokens are not plain text.
-    backend = Tokenizer.from_str(tokenizer.backend.to_str())
-    return _fast_tokenizer(backend, tokenizer, end, has_mask)
-
-
-def _fast_tokenizer(backend, tokenizer: Tokenizer, end: str, has_mask: bool):
-    """Return a PreTrainedTokenizerFast; backend: without <|mask|>."""
+    import tokenizers
     from transformers import PreTrainedTokenizerFast
 
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        end = json.loads(tokenizer.files[SETTINGS_FILE])["eos_token"]
+        # A copy, in which names of special tokens are not plain text.
+        backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    else:
+        assert isinstance(tokenizer, TiktokenTokenizer)
+        end, backend = END_OF_TEXT, _backend_of(tokenizer.encoding)
     special: dict[str, str] = dict.fromkeys(("bos_token", "eos_token", "pad_token"), end)
     if has_mask:
         backend.add_special_tokens([MASK])

@@ -62,10 +62,9 @@ class StepMetrics:
     def summarize(self, losses: Tensor, lr: float) -> dict:
         """Return the values of a log line, and start the next interval.
 
-        losses: of `reduce_losses`. "ms": per step; "data_ms": of it, waiting
-        for data; "memory": in bytes; "mfu": if the device's peak FLOPs are
-        known. The first step of a process compiles: it is not timed unless it
-        is the only one.
+        losses: of `reduce_losses`. "data_ms": of "ms", waiting for data;
+        "memory": in bytes; "mfu": if the device's peak FLOPs are known. A
+        process's first step, which compiles, is timed only if it is alone.
         """
         first = int(self.is_first_interval and len(self.steps) > 1)
         ms = 1000 * statistics.fmean(self.seconds[first:])
