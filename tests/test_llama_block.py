@@ -5,10 +5,11 @@ import torch
 
 import attention
 from errors import InputError
+from evaluation import model_checks
 from kv_cache import Cache
 from model import GPT, GPTConfig
 
-SHAPE = {"size": "custom", "n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 64}
+SHAPE = {"block": "llama", "n_head": 4, "n_embd": 64, "vocab_size": 64, "block_size": 40}
 # Each hook, alone and joined, with features that heads share or not.
 ENCODINGS = [
     *("nope", "learnable", "rope", "rope:heads=2", "carope", "pope", "cable", "alibi", "t5"),
@@ -16,11 +17,9 @@ ENCODINGS = [
 ]
 
 
-def make_model(pe: str, seed: int = 0, **settings) -> GPT:
+def make_model(pe: str, **settings) -> GPT:
     """Return a float64 model whose parameters are all random."""
-    torch.manual_seed(seed)
-    config = GPTConfig(**(SHAPE | {"pe": pe, "block": "llama", "block_size": 40} | settings))
-    model = GPT(config).double().eval()
+    model = model_checks.make_model(pe, **(SHAPE | settings)).double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     model.clamp_parameters_()
@@ -95,7 +94,7 @@ def test_the_mlp_is_as_large_as_that_of_gpt2():
 )
 def test_wrong_shapes_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
-        GPTConfig(**(SHAPE | {"block": "llama"} | settings))
+        GPTConfig(**(SHAPE | settings))
 
 
 def test_heads_may_be_wider_than_the_embedding():
