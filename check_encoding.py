@@ -5,9 +5,9 @@
     python check_encoding.py --pe cable                       # an encoding of this repository
 
 Prints a table of checks, each with the measured error and its bound, and the
-usual cause of the first failure. Then the speed of training and decoding next
-to `rope` and `nope`. Takes less than a minute on one CPU core. Exit status: 0
-if no check failed, 1 if one failed, 2 for invalid input.
+usual cause of the first failure. Takes less than a minute on one CPU core. Exit
+status: 0 if no check failed, 1 if one failed, 2 for invalid input. `python
+bench.py train --plugin my_encoding.py --encodings mine` measures the speed.
 
 A class may define `reference_bias(self, x)`: the formula of the bias in NumPy,
 for x (B, T, C) float64, as an array that broadcasts to (B, H, T, T); later keys
@@ -15,11 +15,14 @@ do not count. The bias is then compared with it.
 """
 
 import collections
+import itertools
 import re
 import sys
 import time
+import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 from runtime import cli, devices, plugins
 
@@ -27,17 +30,9 @@ import torch
 
 import pe_spec
 import posenc
-from benchmarking.cases import generation_cases, train_cases
-from benchmarking.setting import BASELINES, BenchmarkCase, Setting, interleave, make_entry
 from errors import InputError
-from evaluation.encoding_checks import CHECKS, Result, run_check
-from reporting.formatting import MISSING, Table
-
-SHAPE: dict[str, Any] = {"n_layer": 2, "n_head": 4, "n_embd": 128, "vocab_size": 512}
-MICRO_BATCH = 4
-TRAINING_CONTEXTS = (256, 1024)  # in tokens
-DECODING_CONTEXT = 512
-REPEATS = 7  # counted rounds
+from evaluation import layer_checks, model_checks  # noqa: F401  # both fill CHECKS
+from evaluation.measurement import CHECKS, CheckFailed, Measurement, NotApplicable
 
 
 @dataclass
@@ -48,8 +43,15 @@ class Config:
     """Python files with encodings of your own"""
     pe: str | None = None
     """encodings to check, separated by commas; null: all that the files define"""
-    speed: bool = True
-    """measure the speed of training and decoding, too"""
+
+
+class Result(NamedTuple):
+    """A check's result. status: "ok", "failed" or "not applicable"."""
+
+    status: str
+    measurement: Measurement | None = None
+    message: str = ""
+    cause: str = ""
 
 
 def main(argv=None):
@@ -58,12 +60,7 @@ def main(argv=None):
     )
     specs = specs_to_check(config)
     devices.configure_backends(torch.device("cpu"))
-    failed = 0
-    for spec in specs:
-        failed += check_encoding(spec)
-        if config.speed:
-            print_speed(spec)
-    if failed:
+    if sum(map(check_encoding, specs)):
         sys.exit(1)
 
 
@@ -100,7 +97,7 @@ def check_encoding(spec: str) -> int:
     start, counts = time.perf_counter(), collections.Counter()
     for name in CHECKS:
         result = run_check(name, spec, sources)
-        print(format_result(result, with_cause=not counts["failed"]), flush=True)
+        print(format_result(name, result, with_cause=not counts["failed"]), flush=True)
         counts[result.status] += 1
         if name in ("options", "shapes") and result.status == "failed":
             print("The other checks need an encoding that can be built, with the right shapes.")
@@ -114,57 +111,81 @@ def check_encoding(spec: str) -> int:
     return counts["failed"]
 
 
-def format_result(result: Result, with_cause: bool) -> str:
+def format_result(name: str, result: Result, with_cause: bool) -> str:
     """Return a check's row, and the lines that explain a failure."""
     if result.status == "not applicable":
-        return f"{result.name:24} not applicable: {result.message}"
+        return f"{name:24} not applicable: {result.message}"
     value = bound = ""
     if result.measurement:
         value, bound = f"{result.measurement.value:.2g}", f"<= {result.measurement.bound:g}"
     status = result.status.replace("failed", "FAILED")
-    lines = [f"{result.name:24} {status:16} {value:>10} {bound:>10}".rstrip()]
+    lines = [f"{name:24} {status:16} {value:>10} {bound:>10}".rstrip()]
     if result.status == "failed":
-        lines += [(CHECKS[result.name].function.__doc__ or "").partition("\n")[0], result.message]
+        lines += [(CHECKS[name].function.__doc__ or "").partition("\n")[0], result.message]
         if result.cause and with_cause:
             lines.append(f"usual cause: {result.cause}")
     return "\n    ".join(lines)
 
 
-def print_speed(spec: str) -> None:
-    """Print the speed of an encoding next to the baselines."""
-    shape = SHAPE | {"n_layer": max(SHAPE["n_layer"], len(pe_spec.layer_specs(spec)))}
-    rows = [["", "tokens/s", *(f"vs {name}" for name in BASELINES)]]
+def run_check(name: str, spec: str, sources: Sequence[str] = ()) -> Result:
+    """Run a check and return its result, whatever the encoding raises.
+
+    sources: files that define the encoding; messages name the line there.
+    """
     try:
-        for context in TRAINING_CONTEXTS:
-            label = f"training, {context:,} tokens"
-            rows.append(speed_row(label, train_cases, spec, context, shape))
-        label = f"decoding at {DECODING_CONTEXT:,} tokens"
-        rows.append(speed_row(label, generation_cases, spec, DECODING_CONTEXT, shape))
-    except Exception as error:  # of an encoding that failed checks
-        print(f"The speed cannot be measured: {type(error).__name__}: {error}")
-        return
-    print(f"\n{Table(rows).markdown()}")
-    print(
-        f"Medians of {REPEATS} interleaved rounds, ratios above 1 are faster; "
-        f"{shape['n_layer']} layers of width {shape['n_embd']}, {shape['n_head']} heads, "
-        f"training with {MICRO_BATCH} sequences, float32, {devices.describe(torch.device('cpu'))}."
-    )
+        with torch.random.fork_rng(devices=[]):
+            return Result("ok", measure(name, spec))
+    except NotApplicable as reason:
+        return Result("not applicable", message=str(reason))
+    except CheckFailed as error:
+        return Result("failed", error.measurement, str(error), CHECKS[name].cause)
+    except Exception as error:
+        return Result("failed", None, describe(error, sources), usual_cause(name, error))
 
 
-def speed_row(label: str, make_cases, spec: str, context: int, shape: dict) -> list[str]:
-    """Return a row of the table; rounds of all encodings are interleaved."""
-    device = torch.device("cpu")
-    setting = Setting("custom", MICRO_BATCH, context, device, torch.float32, False, shape=shape)
-    cases: dict[str, BenchmarkCase] = {}
-    for pe in (spec, *BASELINES):
-        cases |= make_cases(setting, pe)
-    if spec not in cases:
-        return [label, *[MISSING] * (1 + len(BASELINES))]  # beyond max_context
-    prepare = {name: case.prepare for name, case in cases.items()}
-    seconds = interleave(prepare, REPEATS, device, label)
-    entry = make_entry(spec, cases[spec], seconds, None)
-    ratios = [f"{entry['ratios'][name]:.2f}" for name in BASELINES]
-    return [label, f"{entry['tokens_per_second']:,.0f}", *ratios]
+def measure(name: str, spec: str) -> Measurement | None:
+    """Run all cases of a check; return the measurement closest to its bound.
+
+    Raises CheckFailed, NotApplicable to all cases, or the encoding's error.
+    """
+    check = CHECKS[name]
+    measurements, reasons = [], []
+    specs = [spec]
+    if check.function.__module__ == layer_checks.__name__:  # of each layer of a pattern
+        specs = dict.fromkeys(pe_spec.layer_specs(spec))
+    for layer_spec, case in itertools.product(specs, check.cases):
+        try:
+            measurements.append([*(check.function(layer_spec, **case) or ())])
+        except NotApplicable as reason:
+            reasons.append(reason)
+    if not measurements:
+        raise reasons[0]
+    found = itertools.chain(*measurements)
+    return max(found, key=lambda measurement: measurement.value / measurement.bound, default=None)
+
+
+def usual_cause(name: str, error: Exception) -> str:
+    """Return the usual cause of an exception, "" for a slip in the code."""
+    if isinstance(error, TypeError) and "argument" in str(error):
+        return (
+            "a hook has other arguments than in posenc.Encoding, which has "
+            "features(self, x, pos, previous=None) and bias(self, q_features, k_features, h)"
+        )
+    is_slip = isinstance(error, NameError | AttributeError) and "__init__() call" not in str(error)
+    return "" if is_slip else CHECKS[name].cause
+
+
+def describe(error: Exception, sources: Sequence[str]) -> str:
+    """Return an exception in one line, with the last line of `sources`."""
+    text = str(error)
+    first = " ".join(text.partition("\n")[0].split())  # torch.compile's messages have many lines
+    message = f"{type(error).__name__}: {first[:200]}"
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename in sources]
+    # torch.compile quotes the user's code.
+    quoted = re.findall(r'File "(.*)", line (\d+)', text)
+    lines += [int(line) for file, line in quoted if file in sources]
+    return f"{message} (line {lines[-1]})" if lines else message
 
 
 if __name__ == "__main__":

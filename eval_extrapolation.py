@@ -121,13 +121,8 @@ class Text:
 
     shards: Shards
     config: Config
-    protocol: dict  # of the record
+    protocol: dict  # of the record; "mask_rate": fraction of masked tokens, of encoders
     regions: list[Region]
-
-    @property
-    def mask_rate(self) -> float | None:
-        """Fraction of masked tokens; None for a decoder."""
-        return self.protocol.get("mask_rate")
 
 
 def main(argv=None):
@@ -176,21 +171,18 @@ def select_text(
     """Return the text of all lengths; raise InputError if settings do not fit."""
     shortest, longest = lengths[0], lengths[-1]
     same_targets = config.protocol == "same-targets"
-    problems = []
     if config.max_tokens is not None and config.max_tokens < longest:
-        problems.append(
+        raise InputError(
             f"max_tokens {config.max_tokens} is less than one window of {longest}: raise it"
         )
     name, value = "stride", config.stride or 0
     if same_targets:
         name, value = "targets", config.targets
     if value > shortest:
-        problems.append(
+        raise InputError(
             f"{name} {value} is more than the context length {shortest}: "
             f"lower --{name} or remove that length"
         )
-    if problems:
-        raise InputError(*problems)
     windows = Windows(shards, longest)  # raises InputError if the split is too short for one
     protocol = {
         "name": config.protocol,
@@ -210,60 +202,49 @@ def select_text(
     count = config.windows or len(windows)
     if config.max_tokens:
         count = min(count, config.max_tokens // longest)
-    spacing = longest
+    step = 1 if same_targets and not config.within_documents else longest
+    regions, starts, documents = spread_regions(
+        shards, longest, count, step, config.within_documents
+    )
     if config.within_documents:
-        starts, protocol["documents"] = starts_in_documents(shards, longest, count)
-    elif same_targets:
-        starts, spacing = overlapping_starts(shards, longest, count)
-    else:
-        starts = [windows.locate(number) for number in evenly_spaced(len(windows), count)]
-    protocol |= {
-        "span": longest,
-        "spans": len(starts),
-        "overlap": max(0.0, float(1 - spacing / longest)),
-    }
-    regions = [Region(shard, start, longest) for shard, start in starts]
+        protocol["documents"] = documents
+    spacing = starts * step / len(regions)
+    overlap = max(0.0, 1 - spacing / longest)
+    protocol |= {"span": longest, "spans": len(regions), "overlap": overlap}
     return Text(shards, config, protocol, regions)
 
 
-def starts_in_documents(
-    shards: Shards, length: int, count: int
-) -> tuple[list[tuple[int, int]], int]:
-    """Return starts (shard, offset) of windows, and how many documents.
+def spread_regions(
+    shards: Shards, length: int, count: int, step: int, within_documents: bool
+) -> tuple[list[Region], int, int]:
+    """Return regions, the number of possible starts, and that of documents.
 
-    At most `count` windows, inside one document each, evenly spaced over all
-    that do not overlap. A document begins with the end-of-text token.
+    At most `count` regions of `length` inputs, evenly spaced over the starts,
+    which are `step` apart in each shard, or in each document. A document begins
+    with the end-of-text token.
     """
-    end = load_tokenizer(shards.tokenizer, shards.folder).eot
-    windows = []  # (shard, first token of the window, first token of the document)
+    pieces = []  # shard and starts, of a shard or a document
     for shard, tokens in enumerate(shards.tokens):
-        bounds = [*np.flatnonzero(tokens[:] == end).tolist(), len(tokens)]
+        bounds = [0, len(tokens)]
+        if within_documents:
+            end = load_tokenizer(shards.tokenizer, shards.folder).eot
+            bounds = [*np.flatnonzero(tokens[:] == end).tolist(), len(tokens)]
         for first, stop in itertools.pairwise(bounds):
-            windows += [(shard, start, first) for start in range(first, stop - length, length)]
-    if not windows:
+            pieces.append((shard, range(first, stop - length, step)))
+    first_numbers = np.cumsum([0, *(len(starts) for _, starts in pieces)])
+    total = int(first_numbers[-1])
+    if not total:
         raise InputError(
             f"no document in {shards.folder} has {length + 1} tokens: use shorter --lengths, or "
             "prepare data with --min_tokens"
         )
-    chosen = [windows[number] for number in evenly_spaced(len(windows), count)]
-    documents = {(shard, first) for shard, _, first in chosen}
-    return [(shard, start) for shard, start, _ in chosen], len(documents)
-
-
-def overlapping_starts(
-    shards: Shards, length: int, count: int
-) -> tuple[list[tuple[int, int]], float]:
-    """Return starts (shard, offset) of windows, and their mean spacing.
-
-    At most `count` of all possible starts, evenly spaced.
-    """
-    first = np.cumsum([0, *(max(0, len(tokens) - length) for tokens in shards.tokens)])
-    total = int(first[-1])  # first: number of the first start of each shard
-    starts = []
-    for number in evenly_spaced(total, count):
-        shard = int(np.searchsorted(first, number, "right")) - 1
-        starts.append((shard, int(number - first[shard])))
-    return starts, total / len(starts)
+    numbers = evenly_spaced(total, count)
+    chosen = np.searchsorted(first_numbers, numbers, "right") - 1
+    regions = []
+    for piece, number in zip(chosen, numbers - first_numbers[chosen], strict=True):
+        shard, starts = pieces[piece]
+        regions.append(Region(shard, starts[number], length))
+    return regions, total, len({*chosen})
 
 
 def list_windows(text: Text, length: int) -> list[Window]:
@@ -272,7 +253,7 @@ def list_windows(text: Text, length: int) -> list[Window]:
     A stride is that of Hugging Face's guide "Perplexity of fixed-length
     models", in each region.
     """
-    targets = text.protocol["targets"]
+    targets, mask_rate = text.protocol["targets"], text.protocol.get("mask_rate")
     stride = text.config.stride or length
     windows = []
     for shard, first, inputs in text.regions:
@@ -286,8 +267,8 @@ def list_windows(text: Text, length: int) -> list[Window]:
         while counted_to < first + inputs:
             end = min(start + length, first + inputs)
             counted = end - counted_to
-            if text.mask_rate:
-                counted = masked_count(end - start, text.mask_rate)
+            if mask_rate:
+                counted = masked_count(end - start, mask_rate)
             windows.append(Window(shard, start, end - start, counted, start - first))
             start, counted_to = start + stride, end
     return windows
@@ -299,8 +280,7 @@ def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
     loss: mean over all predictions that count, summed in float64.
     loss_se: its standard error over blocks of windows; None for one block.
     blocks, block_tokens: mean loss and number of predictions of each block.
-    by_position: see bin_positions. by_offset: with --within_documents, the same
-    by position in the longest window.
+    by_position, by_offset (with --within_documents): see bin_positions.
     """
     windows = list_windows(text, length)
     counts = np.array([window.counted for window in windows])
@@ -332,22 +312,20 @@ def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
 def sum_losses(
     loaded: LoadedRun, text: Text, windows: list[Window], length: int
 ) -> tuple[np.ndarray, dict[str, dict]]:
-    """Return the summed losses of windows, (windows,) float64, and curves.
-
-    Windows of a batch have the same length and number of counted predictions.
-    """
+    """Return summed losses of windows, (windows,) float64, and curves."""
     by_shape = {}  # (length, counted) -> numbers of the windows
     for number, window in enumerate(windows):
         by_shape.setdefault((window.length, window.counted), []).append(number)
     sums, label = np.zeros(len(windows)), f"at {length:,}"
+    mask_rate = text.protocol.get("mask_rate")
     totals = {"by_position": np.zeros((2, length))}  # sums and numbers of losses
     if text.config.within_documents:
         totals["by_offset"] = np.zeros((2, text.protocol["span"]))
     for (size, counted), numbers in sorted(by_shape.items()):
         for batch in loaded.batches(np.array(numbers), size, label, "window"):
             starts = [windows[number][:2] for number in batch]
-            if text.mask_rate:
-                read = read_masked_windows(text.shards, starts, size, text.mask_rate)
+            if mask_rate:
+                read = read_masked_windows(text.shards, starts, size, mask_rate)
                 inputs, targets, positions = read
             else:
                 inputs, targets = read_windows(text.shards, starts, size)
@@ -357,7 +335,7 @@ def sum_losses(
                 losses = loaded.model.losses(
                     inputs.to(loaded.device),
                     targets.to(loaded.device),
-                    positions.to(loaded.device) if text.mask_rate else None,
+                    positions.to(loaded.device) if mask_rate else None,
                     text.config.cache_window,
                 )
             losses = losses.double().cpu().numpy()  # (B, counted)

@@ -29,23 +29,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from errors import InputError
 from evaluation import runner
-from evaluation.runner import (
-    RUNS_ARGUMENT,
-    EvaluationConfig,
-    LoadedRun,
-    evaluation_ranks,
-    load_run,
-    supports,
-)
-from model import cross_entropies
+from evaluation.runner import RUNS_ARGUMENT, EvaluationConfig, LoadedRun
 from text_data import text_sources
 from text_data.data_loader import BATCH_TOKENS
 from text_data.tokenizer import run_tokenizer
 
 HUB: dict = {"path": "Rowan/hellaswag", "split": "validation"}
 COLUMNS = ("activity_label", "ctx_a", "ctx_b", "endings", "label")
-
-Pair = tuple[list[int], list[int]]  # tokens of a context and of one ending
 
 
 @dataclass
@@ -61,32 +51,34 @@ class Config(EvaluationConfig):
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
-    with evaluation_ranks(config) as ranks:
+    with runner.evaluation_ranks(config) as ranks:
         for run in config.runs:
             load_checkpoint(run, causal=True)  # raises before a download
         examples = load_examples(config.source)
         for run in config.runs:
-            evaluate(load_run(run, config, ranks), examples, config)
+            evaluate(runner.load_run(run, config, ranks), examples, config)
 
 
 def load_examples(source: str | None) -> list[dict]:
-    """Return parsed examples of a .jsonl or .parquet file; None: of the hub."""
+    """Return [{"context", "endings", "label"}] as the harness forms them.
+
+    None: of the hub. Raises InputError for a row in another format.
+    """
     rows, name, _ = text_sources.load_table(source, HUB, "--source", COLUMNS)
-    return [parse_example(row, f"{name}: example {number}") for number, row in enumerate(rows, 1)]
-
-
-def parse_example(row: dict, name: str) -> dict:
-    """Return {context, endings, label} as the harness, or raise InputError."""
-    try:
-        context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
-        endings, label = [preprocess(ending) for ending in row["endings"]], int(row["label"])
-        endings[label]
-    except (KeyError, AttributeError, TypeError, ValueError, IndexError):
-        raise InputError(
-            f"{name} is not in HellaSwag's format: it needs activity_label, ctx_a, ctx_b, endings, "
-            "and label, the index of the right ending (the split test has no labels)"
-        ) from None
-    return {"context": preprocess(context), "endings": endings, "label": label}
+    examples = []
+    for number, row in enumerate(rows, 1):
+        try:
+            context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
+            endings, label = [preprocess(ending) for ending in row["endings"]], int(row["label"])
+            endings[label]
+        except (KeyError, AttributeError, TypeError, ValueError, IndexError):
+            raise InputError(
+                f"{name}: example {number} is not in HellaSwag's format: it needs activity_label, "
+                "ctx_a, ctx_b, endings, and label, the index of the right ending (the split test "
+                "has no labels)"
+            ) from None
+        examples.append({"context": preprocess(context), "endings": endings, "label": label})
+    return examples
 
 
 def preprocess(text: str) -> str:
@@ -105,7 +97,7 @@ def evaluate(loaded: LoadedRun, examples: list[dict], config: Config) -> None:
         for example in chosen
     ]
     longest = max(len(ending) for example in pairs for _, ending in example)
-    if not supports(model, longest):
+    if not runner.supports(model, longest):
         raise InputError(
             f"{run}: an ending of {longest} tokens is longer than the {model.max_context} that "
             f"{loaded.checkpoint['gpt']['pe']} supports: remove this run"
@@ -124,22 +116,19 @@ def evaluate(loaded: LoadedRun, examples: list[dict], config: Config) -> None:
     }
     header = runner.make_header(run, identity)
     scores = runner.existing_record(path, identity).get("log_likelihoods", [])
-    scores = loaded.processes.gather(scores)[0]
-    if len(scores) >= len(chosen):
-        print(f"{run} is already evaluated")
+    is_new = len(scores) < len(chosen)
+    if is_new:
+        batches = loaded.batches(np.arange(len(chosen)), BATCH_TOKENS, "HellaSwag", "example")
+        own = {number: log_likelihoods(loaded, pairs[number]) for (number,) in batches}
+        found = dict(item for part in loaded.processes.gather(own) for item in part.items())
+        scores = [found[number] for number in range(len(chosen))]
     else:
-        numbers = np.arange(len(chosen))
-        own = {
-            number: log_likelihoods(loaded, pairs[number])
-            for (number,) in loaded.batches(numbers, BATCH_TOKENS, "HellaSwag", "example")
-        }
-        found = {number: x for part in loaded.processes.gather(own) for number, x in part.items()}
-        scores = [found[number] for number in numbers]
-        if loaded.processes.rank == 0:
-            record = header | accuracies(scores, chosen) | {"log_likelihoods": scores}
-            record["provenance"] = devices.provenance(loaded.device)
-            runner.write_record(run, path, record)
+        print(f"{run} is already evaluated")
     result = accuracies(scores, chosen)
+    if loaded.processes.rank == 0 and is_new:
+        record = header | result | {"log_likelihoods": scores}
+        record["provenance"] = devices.provenance(loaded.device)
+        runner.write_record(run, path, record)
     for metric in ("acc", "acc_norm"):
         value, error = result[metric], result[f"{metric}_se"]
         deviation = "—" if error is None else f"{100 * error:.2f}"
@@ -147,7 +136,7 @@ def evaluate(loaded: LoadedRun, examples: list[dict], config: Config) -> None:
     print(f"record: {path}")
 
 
-def encode_pair(tokenizer, context: str, continuation: str) -> Pair:
+def encode_pair(tokenizer, context: str, continuation: str) -> tuple[list, list]:
     """Return the tokens of a context and its continuation, as the harness does.
 
     Spaces at the end of the context belong to the continuation, whose tokens
@@ -157,8 +146,7 @@ def encode_pair(tokenizer, context: str, continuation: str) -> Pair:
     return tokens, tokenizer.encode(context + continuation)[len(tokens) :]
 
 
-@torch.no_grad()
-def log_likelihoods(loaded: LoadedRun, pairs: list[Pair]) -> list[float]:
+def log_likelihoods(loaded: LoadedRun, pairs: list[tuple[list[int], list[int]]]) -> list[float]:
     """Return log p(continuation | context) of each pair in nats, summed.
 
     Sequences beyond the encoding's longest context keep their last tokens.
@@ -166,16 +154,16 @@ def log_likelihoods(loaded: LoadedRun, pairs: list[Pair]) -> list[float]:
     model = loaded.model
     keep = 0 if model.max_context is None else model.max_context + 1  # the last is a target only
     sequences = [torch.tensor((context + ending)[-keep:]) for context, ending in pairs]
-    inputs = pad_sequence([tokens[:-1] for tokens in sequences], batch_first=True)
-    sums = []
+    tokens = pad_sequence(sequences, batch_first=True).to(loaded.device)  # (B, T)
+    last = torch.tensor([len(sequence) - 1 for sequence in sequences])[:, None]
+    offsets = torch.arange(1, 1 + max(len(ending) for _, ending in pairs))
+    positions = (last - offsets).clamp(min=0).to(loaded.device)  # (B, t), the last one first
     with devices.autocast(loaded.device, loaded.dtype):
-        hidden = model.hidden(inputs.to(loaded.device))
-        for states, tokens, (_, ending) in zip(hidden, sequences, pairs, strict=True):
-            rows = states[len(tokens) - 1 - len(ending) : len(tokens) - 1]  # (len(ending), C)
-            targets = tokens[len(tokens) - len(ending) :].to(loaded.device)
-            losses = cross_entropies(rows, model.output_embeddings, targets)
-            sums.append(-losses.double().sum().item())
-    return sums
+        losses = model.losses(tokens[:, :-1], tokens.gather(1, positions + 1), positions)
+    losses = losses.double()
+    return [
+        -row[: len(ending)].sum().item() for row, (_, ending) in zip(losses, pairs, strict=True)
+    ]
 
 
 def accuracies(scores: list[list[float]], examples: list[dict]) -> dict:

@@ -4,20 +4,19 @@
     python eval_recall.py runs/medium/* --distances 256,1x,4x,16x --trials 500
     python eval_recall.py runs/recall/* --distances 8,1x,4x,16x,64x
 
-Runs on text: in each trial, the model reads a passage, then unrelated filler
-text, then the passage again, which starts `distance` tokens after the first
-copy. The baseline starts with another, unrelated passage and is otherwise the
-same. The other passage and the filler are taken from two other trials. Trials
-start at windows evenly spaced over the split, the same for all distances.
+Runs on text: in each trial, the model reads a passage, then filler, then the
+passage again, which starts `distance` tokens after the first copy. The baseline
+starts with another passage and is otherwise the same. Other passage and filler
+are taken from two other trials. Trials start at windows evenly spaced over the
+split, the same for all distances.
 
 Recall is the percentage by which the first copy lowers the perplexity of the
 second half of the second copy: 0 if the model makes no use of the first copy,
 near 100 if it copies it.
 
 Runs with --objective recall: a trial is a sequence of the task on which the run
-was trained, a passage or pairs of keys and values that return after filler
-(text_data/recall_task.py). The second copy ends the sequence, which is at least
-as long as those of training. The result is the accuracy in percent, in one
+was trained (text_data/recall_task.py), at least as long as those of training,
+and ends with the second copy. The result is the accuracy in percent, in one
 record for each task and filler. --passage does not apply.
 
 Records are JSON files next to the run's checkpoints, written after each
@@ -131,8 +130,7 @@ def plan_text(shards: Shards, distances: list[int], config: Config) -> Plan:
 def trial_sequences(trials: Trials, batch: np.ndarray, distance: int) -> torch.Tensor:
     """Return the sequences of some trials, (2n, distance + passage) int64.
 
-    batch: (n,) indices into trials.numbers. The first n sequences are the
-    baselines; the last n start with the passage that they end with.
+    batch: (n,) indices into trials.numbers. The baselines are the first n.
     """
     numbers, passage = trials.numbers, trials.passage
     third = len(numbers) // 3

@@ -1,7 +1,4 @@
-"""Bias statistics: what a model's positional encoding does on a text.
-
-layers(model, tokens)[0].bias()  # between all pairs of tokens
-"""
+"""Bias statistics: what a model's positional encoding does on a text."""
 
 from dataclasses import dataclass
 
@@ -11,7 +8,7 @@ from torch import Tensor
 import attention
 from model import GPT, Attention
 from more_encodings.some_heads import SomeHeads, unwrap
-from posenc import Encoding, NoPE, WeightedDecay
+from posenc import Encoding, WeightedDecay
 
 
 @dataclass
@@ -35,25 +32,25 @@ class Layer:
     def queries_and_keys(self) -> tuple[Tensor, Tensor]:
         """Return q and k (B, H, T, D), as the encoding rotates them."""
         q, k, _ = self.attn.split_heads(self.attn.c_attn(self.x))
+        k = attention.repeat_heads(k, self.attn.heads)
         return self.encoding.rotate(q, k, self.pos, *self.features)
 
     def bias(self) -> Tensor | None:
         """Return the bias of all pairs, also of later keys: (B|1, H|1, T, T).
 
-        With what `logits_transform` adds. None if nothing is added to logits.
+        With what `logits_transform` adds. None: nothing is added to logits.
         """
         if self.encoding.logits_transform is not None:
-            return self.logits() - self.logits(
-                NoPE(self.attn.heads, self.x.size(-1), len(self.pos))
-            )
+            q, k = self.queries_and_keys()
+            return self.logits() - q @ k.mT * self.attn.scale
         if self.encoding.bias is None:
             return None
         bias_inputs = attention.BiasInputs(self.encoding, *self.features)
         return attention.bias_matrix(bias_inputs, self.attn.heads, len(self.pos))
 
-    def logits(self, bias_encoding: Encoding | None = None) -> Tensor:
+    def logits(self) -> Tensor:
         """Return q k^T * scale + bias, without a mask: (B, H, T, T)."""
-        bias_inputs = attention.BiasInputs(bias_encoding or self.encoding, *self.features)
+        bias_inputs = attention.BiasInputs(self.encoding, *self.features)
         return attention.logits(*self.queries_and_keys(), bias_inputs, self.attn.scale)
 
     def attention_mask(self) -> Tensor:

@@ -1,18 +1,16 @@
 """95% confidence intervals of comparisons: bootstrap over text, t over seeds.
 
     ratio = perplexity_ratio([(entry, other), (entry_of_seed_2, other_of_seed_2)])
-    ratio.estimate, ratio.low, ratio.high
 
 Text: at most 32 segments of neighboring windows, which are not independent; a
-single window is cut at bins of positions. The bootstrap draws segments with
-replacement, 10,000 times with a fixed seed, the same ones for both models or
-lengths. The percentile interval is widened by t / 1.96 * sqrt(n / (n - 1)) for
-n segments (Hesterberg 2015: "expanded percentile interval").
+single window is cut at bins of positions. Segments are drawn with replacement,
+10,000 times with a fixed seed, the same ones for both entries. The percentile
+interval is widened by t / 1.96 * sqrt(n / (n - 1)) for n segments (Hesterberg
+2015: "expanded percentile interval").
 
-Seeds: the estimate is the mean over seeds (of ratios: the geometric mean). Half
-the width of its t interval over seeds and that of the interval over the text
-are added in quadrature. One seed: the interval covers the text only. Intervals
-of accuracies are computed on the scale of log-odds.
+Seeds: the mean over seeds (of ratios: geometric). Half the width of its t
+interval over seeds and that of the interval over the text are added in
+quadrature. One seed: the interval covers the text only.
 """
 
 import math
@@ -43,7 +41,7 @@ class Interval:
         return self.low is not None and self.low > bound
 
     def below(self, bound: float) -> bool:
-        """Return whether the whole interval is below it."""
+        """Return whether the whole interval is below the bound."""
         return self.high is not None and self.high < bound
 
     def scaled(self, factor: float) -> "Interval":
@@ -71,65 +69,49 @@ def t_quantile(degrees: int) -> float:
 def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) -> Interval:
     """Return the ratio of two perplexities, first over second.
 
-    pairs: for each seed, entries of records of eval_extrapolation.py, of the
-    same text if `paired`. Entries without losses of blocks, or with different
-    numbers of predictions, are compared by their standard errors. A loss of NaN
-    or Inf: no interval.
+    pairs: for each seed, entries of eval_extrapolation.py, of the same text if
+    `paired`. Entries without losses of blocks, or with different numbers of
+    predictions, are compared by standard errors. NaN or Inf: no interval.
     """
     differences = [first["loss"] - second["loss"] for first, second in pairs]
     if not np.isfinite(differences).all():
         return Interval(float(np.mean(differences)), seeds=len(pairs), paired=paired).exp()
-    draws = log_ratio_draws(pairs) if paired else None
-    if draws is None:
-        losses = [
-            ((first["loss"], first["loss_se"]), (second["loss"], second["loss_se"]))
-            for first, second in pairs
-        ]
-        return unpaired_difference(losses).exp()
-    resampled, segments = draws
-    return over_seeds(differences, _widened(differences, resampled, segments)).exp()
-
-
-def log_ratio_draws(pairs: Sequence[tuple[dict, dict]]) -> tuple[np.ndarray, int] | None:
-    """Return draws (DRAWS,) of a mean log ratio of perplexities, and segments.
-
-    None if entries have fewer than two blocks, or those of a pair have
-    different numbers of predictions.
-    """
-    if any(first.get("tokens") != second.get("tokens") for first, second in pairs):
-        return None
-    segments = segment_losses([entry for pair in pairs for entry in pair])
+    segments = None
+    if paired and all(first.get("tokens") == second.get("tokens") for first, second in pairs):
+        segments = segment_losses([entry for pair in pairs for entry in pair])
     if segments is None:
-        return None
+        losses = [(_loss_and_error(first), _loss_and_error(second)) for first, second in pairs]
+        return unpaired_difference(losses).exp()
     losses, widths = segments
-    differences = (losses[0::2] - losses[1::2]).mean(0)  # (segments,)
+    log_ratios = (losses[0::2] - losses[1::2]).mean(0)  # (segments,), mean over seeds
     counts = draw_counts(len(widths))
-    return counts @ (differences * widths) / (counts @ widths), len(widths)
+    draws = counts @ (log_ratios * widths) / (counts @ widths)
+    return over_seeds(differences, _widened(differences, draws, len(widths))).exp()
+
+
+def _loss_and_error(entry: dict) -> tuple[float, float | None]:
+    return entry["loss"], entry["loss_se"]
 
 
 def segment_losses(entries: Sequence[dict]) -> tuple[np.ndarray, np.ndarray] | None:
     """Return mean losses of segments, (entries, segments), and relative sizes.
 
-    Segments end where blocks of the entry with the fewest blocks end. Blocks of
-    other entries that cross this boundary count on both sides, in proportion.
-    None if an entry has fewer than two blocks.
+    Segments end where blocks of the entry with the fewest blocks end; others
+    count on both sides, in proportion. None for fewer than two blocks.
     """
-    blocks = list(map(_losses_of_blocks, entries))
-    if any(len(losses) < 2 for losses, _ in blocks):
-        return None
-    bounds, sums = zip(*(_cumulative_losses(*block) for block in blocks), strict=True)
-    fewest = min(bounds, key=len)
+    curves = [_cumulative_losses(entry) for entry in entries]
+    fewest = min((bounds for bounds, _ in curves), key=len)
     count = min(MAX_SEGMENTS, len(fewest) - 1)
+    if count < 2:
+        return None
     edges = fewest[np.linspace(0, len(fewest) - 1, count + 1).round().astype(int)]
     widths = np.diff(edges)
-    at_edges = np.array(
-        [np.interp(edges, *curve) for curve in zip(bounds, sums, strict=True)]
-    )  # (entries, segments + 1)
+    at_edges = np.array([np.interp(edges, *curve) for curve in curves])  # (entries, segments + 1)
     return np.diff(at_edges) / widths, widths
 
 
-def _losses_of_blocks(entry: dict) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean losses and numbers of tokens of blocks, (blocks,) each."""
+def _cumulative_losses(entry: dict) -> tuple[np.ndarray, np.ndarray]:
+    """Return ends of blocks, as fractions of the text, and summed losses."""
     losses = np.array(entry.get("blocks", ()), float)
     tokens = np.array(entry.get("block_tokens", np.ones(len(losses))))  # of equal size
     curve = entry.get("by_position")
@@ -138,20 +120,15 @@ def _losses_of_blocks(entry: dict) -> tuple[np.ndarray, np.ndarray]:
         if 0 < last <= curve["width"]:  # false for encoders, which predict some positions only
             losses = np.array(curve["loss"])
             tokens = np.append(np.full(len(losses) - 1, curve["width"]), last)
-    return losses, tokens
-
-
-def _cumulative_losses(losses: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return ends of blocks, as fractions of the text, and summed losses."""
-    bounds = np.concatenate([[0], tokens.cumsum()]) / tokens.sum()
-    return bounds, np.concatenate([[0], (losses * tokens).cumsum()]) / tokens.sum()
+    sums = np.cumsum([[0, *tokens], [0, *(losses * tokens)]], axis=1) / max(tokens.sum(), 1)
+    return sums[0], sums[1]
 
 
 def score_ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
     """Return the ratio of two mean scores, first over second.
 
-    pairs: for each seed, scores (n,) of the same n independent queries. No
-    interval if all scores of a divisor are 0.
+    pairs: for each seed, scores (n,) of the same n independent queries. All
+    scores of a divisor are 0: no interval.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = [float(np.divide(first.mean(), second.mean())) for first, second in pairs]
@@ -180,10 +157,7 @@ def score_difference(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval
 def unpaired_difference(
     pairs: Sequence[tuple[tuple[float, float | None], tuple[float, float | None]]],
 ) -> Interval:
-    """Return the difference of two values with standard errors.
-
-    pairs: for each seed, two (value, error); an error of None: no interval.
-    """
+    """Return the difference of two (value, error); None: no interval."""
     differences = [first[0] - second[0] for first, second in pairs]
     errors = [(a, b) for (_, a), (_, b) in pairs if a is not None and b is not None]
     if len(errors) < len(pairs):
@@ -203,10 +177,7 @@ def mean_interval(values: Sequence[float], errors: Sequence[float | None], n: in
 
 
 def fraction_interval(values: Sequence[float], errors: Sequence[float | None], n: int) -> Interval:
-    """Return the mean over seeds of fractions, an interval within 0 and 1.
-
-    It has the width of mean_interval on the scale of log-odds (delta method).
-    """
+    """Return mean_interval on the scale of log-odds, within 0 and 1."""
     interval = mean_interval(values, errors, n)
     mean = interval.estimate
     if interval.high is None or interval.high == mean or not 0 < mean < 1:
@@ -219,8 +190,8 @@ def fraction_interval(values: Sequence[float], errors: Sequence[float | None], n
 def ratio_of_rounds(first: Sequence[float], second: Sequence[float] = ()) -> Interval:
     """Return exp(mean of first - mean of second), with Welch's t interval.
 
-    first, second: logarithms measured in independent rounds; second = (): a
-    mean of exactly 0. No interval if one of them has a single round.
+    They are logarithms from independent rounds; second = (): a mean of 0. No
+    interval for a single round.
     """
     samples = [np.asarray(sample, float) for sample in (first, second) if len(sample)]
     estimate = float(samples[0].mean() - (samples[1].mean() if len(samples) > 1 else 0))
@@ -238,10 +209,7 @@ def ratio_of_rounds(first: Sequence[float], second: Sequence[float] = ()) -> Int
 def over_seeds(
     values: Sequence[float], widths: tuple[float, float], paired: bool = True
 ) -> Interval:
-    """Return the mean over seeds, with the interval over text and seeds.
-
-    widths: from the mean to both ends of the interval over the text.
-    """
+    """Return the mean; widths: of the interval over text, to both sides."""
     mean = float(np.mean(values))
     seed_width = 0.0
     if len(values) > 1:

@@ -1,8 +1,8 @@
 """Checks of one layer's encoding: its hooks, gradients and attention paths.
 
 Each takes an encoding as in --pe, and yields measured errors with their bounds,
-or returns None. It raises CheckFailed, or NotApplicable with the reason. A
-failure without a cause of its own prints the usual cause in the docstring.
+or returns None. It raises CheckFailed, or NotApplicable with the reason. Its
+docstring has the usual cause of a failure.
 
 B batch, H heads, T queries, S keys, D head dimension, C width.
 """
@@ -25,7 +25,7 @@ from triton_attention.bias import KINDS, bias_from_encoding
 
 B, H, T, C = 2, 4, 33, 24
 FAR = 32_768  # tokens of the check for finite values, or max_context
-STEP_SIZES = (1e-6, 1e-4, 1e-3, 1e-2)  # of finite differences
+STEP_SIZES = (1e-6, 1e-4, 1e-3, 1e-2)  # large ones for rounding to float32, small for kinks
 
 
 def make_encoding(
@@ -167,17 +167,21 @@ def check_options(spec: str) -> None:
 @check("shapes")
 @torch.no_grad()
 def check_shapes(spec: str) -> None:
-    """Check shapes and dtypes of what the hooks return.
+    """Check shapes and dtypes of what hooks return, and that arguments stay.
 
     Usual cause: bias must index parameters of a head by [h], of shape
     (H, 1, 1). features must return two tuples: a linear layer of x gives
     (B, T, H): use .mT; pos gives (T,): use pos.float()[None, None]. rotate must
     compute in float32 or float64 and return x.to(q.dtype); another width needs
-    changes_width = True
+    changes_width = True. x.add_() and x += y change arguments: use x = x + y
     """
     encoding = make_encoding(spec)
     for hook, arguments in _hook_calls(encoding):
+        tensors = _tensors(arguments)
+        before = [tensor.clone() for tensor in tensors]
         result = getattr(encoding, hook)(*arguments)
+        unchanged = all(map(torch.equal, tensors, before))
+        require(unchanged, f"{hook} modifies one of its arguments in place")
         if hook == "embed":
             _require_shape(hook, result, [[B], [T], [C]])
         elif hook == "features":
@@ -239,22 +243,6 @@ def _tensors(values) -> list[Tensor]:
     return [tensor for value in values for tensor in _tensors(value)]
 
 
-@check("inputs unchanged")
-@torch.no_grad()
-def check_inputs_unchanged(spec: str) -> None:
-    """Check that no hook modifies its arguments.
-
-    Usual cause: operations such as x.add_() and x += y: use x = x + y
-    """
-    encoding = make_encoding(spec)
-    for hook, arguments in _hook_calls(encoding):
-        tensors = _tensors(arguments)
-        before = [tensor.clone() for tensor in tensors]
-        getattr(encoding, hook)(*arguments)
-        unchanged = all(map(torch.equal, tensors, before))
-        require(unchanged, f"{hook} modifies one of its arguments in place")
-
-
 @check("device")
 def check_device(spec: str) -> None:
     """Call all hooks on another device (meta, without values).
@@ -271,90 +259,66 @@ def check_device(spec: str) -> None:
 # Formulas
 
 
-def formula_case(spec: str, hook: str, causal: bool = True) -> tuple[Any, Tensor, tuple]:
-    """Return an encoding with this hook, x (B, T, C), and its features."""
-    encoding, x = make_encoding(spec, causal=causal), torch.randn(B, T, C)
-    if encoding.bias is None or getattr(encoding, hook, None) is None:
-        raise NotApplicable(f"the class has no method {hook}")
-    return encoding, x, encoding.features(x, torch.arange(T))
-
-
-def compare_pairs(
-    hook: str, encoding, features: tuple, ours: Tensor, atol: float = 1e-5, rtol: float = 1e-5
-) -> Iterator[Measurement]:
-    """Compare the bias of attended pairs with `bias`, computed directly."""
-    q_features, k_features = features
-    expected = bias_of_pairs(encoding, q_features, k_features, H).double().expand(B, H, T, T)
-    ours = ours.double().expand(B, H, T, T)
-    if encoding.causal:
-        ours, expected = ours.tril(), expected.tril()
-    yield compare(ours, expected, atol, rtol, f"difference of {hook} and bias")
-
-
-@check("reference formula")
-def check_reference(spec: str) -> Iterator[Measurement]:
-    """Compare `reference_bias`, a formula in NumPy, with `bias`.
-
-    Usual cause: one of the two formulas is wrong
-    """
-    encoding, x, features = formula_case(spec, "reference_bias")
-    reference = np.asarray(encoding.reference_bias(x.double().numpy()))
-    return compare_pairs("reference_bias", encoding, features, torch.as_tensor(reference))
-
-
-@check("factors", causal=(True, False))
-def check_factors(spec: str, causal: bool) -> Iterator[Measurement]:
-    """Compare the sum of the products of `factors` with `bias`.
+@check("formulas", causal=(True, False))
+def check_formulas(spec: str, causal: bool) -> Iterator[Measurement]:
+    """Compare `bias` with factors, distance_bias, triton_bias, reference_bias.
 
     Usual cause: a sign or a missing term; or factors hold for earlier keys
-    only: set self.factors = None in set_bidirectional
+    only: set self.factors = None in set_bidirectional. Override only
+    distance_bias, not bias. For triton_bias see triton_attention/bias.py
     """
-    encoding, _, features = formula_case(spec, "factors", causal)
+    encoding, x = make_encoding(spec, causal=causal), torch.randn(B, T, C)
+    if encoding.bias is None:
+        raise NotApplicable("the class has no method bias")
+    features = encoding.features(x, torch.arange(T))
+    formulas = {}  # name -> values, absolute and relative tolerance
+    if encoding.factors is not None:
+        formulas["factors"] = _sum_of_products(encoding.factors(*features)), 1e-5, 1e-5
+    if encoding.distance_bias is not None:
+        formulas["distance_bias"] = torch.as_tensor(dense_bias(encoding, x)), 0.0, 1e-6
+    if causal and encoding.triton_bias is not None:
+        formulas["triton_bias"] = _triton_bias(encoding, *features), 1e-4, 1e-4
+    reference_bias: Any = getattr(encoding, "reference_bias", None)
+    if causal and reference_bias is not None:
+        reference = torch.as_tensor(reference_bias(x.double().numpy()))
+        formulas["reference_bias"] = reference, 1e-5, 1e-5
+    if not formulas:
+        raise NotApplicable("bias is the only formula")
+    expected = bias_of_pairs(encoding, *features, H).double().expand(B, H, T, T)
+    for name, (ours, atol, rtol) in formulas.items():
+        pairs = [ours.double().expand(B, H, T, T), expected]
+        ours, theirs = (bias.tril() if causal else bias for bias in pairs)
+        yield compare(ours, theirs, atol, rtol, f"difference of {name} and bias")
+
+
+def _sum_of_products(factors: Iterable) -> Tensor:
+    """Return the bias (B|1, H|1, T, S) float64 of an encoding's factors."""
     total = torch.zeros((), dtype=torch.float64)
-    for u, w in encoding.factors(*features):
+    for u, w in factors:
         w = torch.ones(1, 1, 1) if w is None else w
         u, w = (side[..., None] if side.dim() == 3 else side for side in (u, w))
         total = total + u.double() @ w.double().mT
-    return compare_pairs("factors", encoding, features, total)
+    return total
 
 
-@check("distance bias", causal=(True, False))
-def check_distance_bias(spec: str, causal: bool) -> Iterator[Measurement]:
-    """Compare the dense path of `distance_bias` with `bias`.
-
-    Usual cause: override only distance_bias, not bias
-    """
-    encoding, x, features = formula_case(spec, "distance_bias", causal)
-    ours = torch.as_tensor(dense_bias(encoding, x))
-    return compare_pairs("distance_bias", encoding, features, ours, atol=0.0, rtol=1e-6)
-
-
-@check("triton bias")
-def check_triton_bias(spec: str) -> Iterator[Measurement]:
-    """Compare the formulas of the Triton kernels with `bias`.
-
-    Usual cause: see triton_attention/bias.py for the formula of each kind
-    """
-    encoding, _, features = formula_case(spec, "triton_bias")
-    q_features, k_features = features
+def _triton_bias(encoding, q_features: tuple, k_features: tuple) -> Tensor:
+    """Return the bias (B|1, H, T, T) by the formulas of the Triton kernels."""
     numbers = vars(bias_from_encoding(encoding, q_features, k_features, H))
     kind = numbers["kind"]
     require(kind in KINDS[1:], f"the kind '{kind}' is none of {', '.join(KINDS[1:])}")
     d = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
     if kind == "distance":
-        ours = numbers["table"][:, d][None]
-    elif kind == "piecewise-linear":
+        return numbers["table"][:, d][None]
+    if kind == "piecewise-linear":
         g = numbers["g"].expand(1, -1, T)[0, :, :, None]
         ratio = (numbers["table"][:, d] * g).expand(H, T, T).flatten(1).contiguous()
         ends, slopes, intercepts = numbers["pieces"].unbind(1)  # (H, K) each
         piece = torch.searchsorted(ends[:, :-1].contiguous(), ratio)
-        ours = slopes.gather(1, piece) * ratio + intercepts.gather(1, piece)
-        ours = ours.view(1, H, T, T)
-    else:
-        difference = numbers["s_i"][..., None] - numbers["s_j"][..., None, :]
-        ours = numbers["g"][..., None] * difference
-        ours = ours if kind == "decay" else -ours.square().log1p()
-    return compare_pairs("triton_bias", encoding, features, ours, atol=1e-4, rtol=1e-4)
+        bias = slopes.gather(1, piece) * ratio + intercepts.gather(1, piece)
+        return bias.view(1, H, T, T)
+    difference = numbers["s_i"][..., None] - numbers["s_j"][..., None, :]
+    difference = numbers["g"][..., None] * difference
+    return difference if kind == "decay" else -difference.square().log1p()
 
 
 @check("continued features")
@@ -385,12 +349,12 @@ def check_continued_features(spec: str) -> Iterator[Measurement]:
 
 @check("gradients", causal=(True, False))
 def check_gradients(spec: str, causal: bool) -> Iterator[Measurement]:
-    """Compare gradients with finite differences in float64.
+    """Compare gradients with finite differences in float64; none is missing.
 
-    Relative to the gradient's norm, with the best of several step sizes:
-    float32 rounding needs large steps, kinks small ones.
+    Relative to the gradient's norm, for the best of several step sizes.
 
-    Usual cause: detach(), .data or no_grad in a formula, or a wrong backward
+    Usual cause: detach(), .data or no_grad in a formula, a wrong backward, or a
+    parameter that no hook uses
     """
     encoding = make_encoding(spec, heads=2, width=12, causal=causal).double().eval()
     pos, weights = torch.arange(9), torch.randn(1, 2, 9, 6, dtype=torch.float64)
@@ -405,6 +369,8 @@ def check_gradients(spec: str, causal: bool) -> Iterator[Measurement]:
         tensor.requires_grad_()
     gradients = torch.autograd.grad(loss(), list(named.values()), allow_unused=True)
     for (name, tensor), gradient in zip(named.items(), gradients, strict=True):
+        is_used = gradient is not None or not causal or not isinstance(tensor, nn.Parameter)
+        require(is_used, f"{name} has no gradient")
         gradient = torch.zeros_like(tensor) if gradient is None else gradient
         error = min(difference_error(loss, [tensor], [gradient], step) for step in STEP_SIZES)
         yield within(error, 1e-3, f"error of the gradient of {name} against finite differences")
@@ -433,10 +399,11 @@ def difference_error(
 
 @check("finite values")
 def check_finite(spec: str) -> None:
-    """Check that hooks (also of far tokens), attention, gradients are finite.
+    """Check hooks (also of far tokens), attention, gradients, and clamping.
 
     Usual cause: log(0), 0 / 0, sqrt'(0) at distance 0: use log1p or clamp; exp
-    overflows far away; random parameters need bounds in clamp_parameters_
+    overflows far away. clamp_parameters_ bounds parameters in place, under
+    @torch.no_grad(): self.r.clamp_(min=0)
     """
     encoding = make_encoding(spec)
     far = min(encoding.max_context or FAR, FAR)
@@ -445,13 +412,25 @@ def check_finite(spec: str) -> None:
             for hook, arguments in _hook_calls(encoding, tokens, queries):
                 for values in _tensors(getattr(encoding, hook)(*arguments)):
                     _require_finite(values, f"{hook} at {tokens:,} tokens")
-    output = dense_output(encoding, torch.randn(B, T, C), *torch.randn(3, B, H, T, C // H))
+    x, qkv = torch.randn(B, T, C), torch.randn(3, B, H, T, C // H)
+    output = dense_output(encoding, x, *qkv)
     _require_finite(output, "the output of attention")
     if output.requires_grad:
         output.sin().sum().backward()
+    parameters = dict(encoding.named_parameters())
+    encoding.clamp_parameters_()
     for name, parameter in encoding.named_parameters():
+        is_kept = parameter is parameters[name]
+        require(is_kept, f"clamp_parameters_ replaces {name}: the optimizer keeps the old one")
         if parameter.grad is not None:
             _require_finite(parameter.grad, f"the gradient of {name}")
+    for value in (-1.0, 3.0):
+        with torch.no_grad():
+            for parameter in parameters.values():
+                parameter.fill_(value)
+            encoding.clamp_parameters_()
+            output = dense_output(encoding, x, *qkv)
+        _require_finite(output, f"the output, after parameters of {value:g} are clamped,")
 
 
 def _require_finite(values: Tensor, what: str) -> None:
@@ -477,75 +456,30 @@ def check_rotation_in_bfloat16(spec: str) -> Iterator[Measurement]:
         yield within(error, 0.01, f"relative error at {last:,} tokens")
 
 
-@check("clamping")
-def check_clamping(spec: str) -> None:
-    """Check that clamp_parameters_ is in place, and outputs finite after it.
-
-    Usual cause: clamp in place and under @torch.no_grad(): self.r.clamp_(min=0)
-    """
-    encoding = pe_spec.build(spec, H, C, 64, layers=1)[0]
-    parameters = dict(encoding.named_parameters())
-    if not parameters:
-        raise NotApplicable("no parameters")
-    encoding.clamp_parameters_()
-    for name, parameter in encoding.named_parameters():
-        kept = parameter is parameters[name] and parameter.is_leaf and parameter.requires_grad
-        require(kept, f"clamp_parameters_ replaces {name}: the optimizer keeps the old one")
-    x, qkv = torch.randn(B, T, C), torch.randn(3, B, H, T, C // H)
-    for value in (-1.0, 3.0):
-        with torch.no_grad():
-            for parameter in parameters.values():
-                parameter.fill_(value)
-            encoding.clamp_parameters_()
-            output = dense_output(encoding, x, *qkv)
-        _require_finite(output, f"the output, after parameters of {value:g} are clamped,")
-
-
 # Attention paths
 
 
-@check("attention paths", queries=(1, 7, 65), gradients=(True, False))
-def check_paths(spec: str, queries: int, gradients: bool) -> Iterator[Measurement]:
-    """Compare all paths, in chunks, with the dense path, for last queries.
-
-    Usual cause: a bias depends on T or S: use pos and d; or factors are wrong
-    """
-    encoding = make_encoding(spec, 2, 12, 128, std=None)
-    x, (q, k, v) = torch.randn(2, 65, 12), torch.randn(3, 2, 2, 65, 6)
-    q_features, k_features = encoding.features(x, torch.arange(65))
-    q, q_features = q[:, :, -queries:], last_queries(q_features, queries)
-    bias_inputs = BiasInputs(encoding, q_features, k_features)
-    expected = attention.dense(q, k, v, bias_inputs, 0.4).detach()
-    bound = 2e-6
-    if encoding.factors is not None:  # products are rounded relative to the largest bias
-        bias = dense_bias(encoding, x, 2)
-        assert bias is not None, "an encoding with factors has no bias"
-        bound *= max(1.0, abs(bias).max() / 64)
-    with torch.set_grad_enabled(gradients), small_chunks():
-        for path, y in outputs(q, k, v, bias_inputs):
-            yield compare(y, expected, bound, 1e-7, f"error of the {path} path in chunks")
-
-
-def bidirectional_case(spec: str):
-    """Return a bidirectional encoding, x, and q, k, v of two texts."""
-    encoding = make_encoding(spec, 2, 32, 64, causal=False, std=0.3)
-    cause = "call super().set_bidirectional() where you override it"
-    require(not encoding.causal, "an encoder's encoding is causal", cause)
+def attention_case(spec: str, causal: bool) -> tuple[Any, Tensor, Tensor]:
+    """Return an encoding, x, and q, k, v of two texts of 50 tokens."""
+    encoding = make_encoding(spec, 2, 32, 64, causal, std=0.3)
+    message = "an encoder's encoding is causal: call super().set_bidirectional() in yours"
+    require(encoding.causal == causal, message)
     return encoding, torch.randn(2, 50, 32), torch.randn(3, 2, 2, 50, 16)
 
 
-@check("encoder: formula", queries=(7, 50), gradients=(True, False))
-def check_bidirectional(spec: str, queries: int, gradients: bool) -> Iterator[Measurement]:
+@check("attention paths", causal=(True, False), queries=(1, 7, 50), gradients=(True, False))
+def check_paths(spec: str, causal: bool, queries: int, gradients: bool) -> Iterator[Measurement]:
     """Compare all paths with one matrix of all pairs; also gradients of k, v.
 
-    Usual cause: factors hold for earlier keys only: set self.factors = None in
-    set_bidirectional. Or use |i - j| or |S_i - S_j| where self.causal is False.
-    If there is no formula for later keys: supports_bidirectional = False
+    Usual cause: a bias depends on T or S: use pos and d. Factors differ from
+    bias, or hold for earlier keys only: set self.factors = None in
+    set_bidirectional. Use |i - j| or |S_i - S_j| where self.causal is False. If
+    there is no formula for later keys: supports_bidirectional = False
     """
-    encoding, x, (q, k, v) = bidirectional_case(spec)
+    encoding, x, (q, k, v) = attention_case(spec, causal)
     k, v = k.requires_grad_(gradients), v.requires_grad_(gradients)
     q_features, k_features = encoding.features(x, torch.arange(50))
-    if encoding.bias is not None:
+    if encoding.bias is not None and not causal:
         _check_later_keys(bias_of_pairs(encoding, q_features, k_features, 2))
     everything = BiasInputs(encoding, q_features, k_features)
     expected = all_pairs(q, k, v, everything, 0.4, 50)[:, :, -queries:]
@@ -553,7 +487,7 @@ def check_bidirectional(spec: str, queries: int, gradients: bool) -> Iterator[Me
     bias_inputs = BiasInputs(encoding, q_features, k_features)
     with torch.set_grad_enabled(gradients), small_chunks():
         for path, ours in outputs(q, k, v, bias_inputs):
-            yield compare(ours, expected, 1e-5, 1e-7, f"error of the {path} path")
+            yield compare(ours, expected, 1e-5, 1e-7, f"error of the {path} path in chunks")
             if gradients:
                 grads = torch.autograd.grad(ours.sin().sum(), (k, v))
                 references = torch.autograd.grad(expected.sin().sum(), (k, v), retain_graph=True)
@@ -581,7 +515,7 @@ def check_padding(spec: str, gradients: bool) -> Iterator[Measurement]:
 
     Usual cause: a value depends on masked tokens: use `mask` and causal sums
     """
-    encoding, x, qkv = bidirectional_case(spec)
+    encoding, x, qkv = attention_case(spec, causal=False)
     qkv.requires_grad_(gradients)
     lengths = (23, 50)
     with torch.set_grad_enabled(gradients), small_chunks():

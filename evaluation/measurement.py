@@ -16,11 +16,10 @@ class Measurement(NamedTuple):
 
 
 class CheckFailed(Exception):
-    """A check failed: what was found, its cause, and the measured number."""
+    """A check failed: what was found, and the measured number if there is one."""
 
-    def __init__(self, message: str, cause: str = "", measurement: Measurement | None = None):
+    def __init__(self, message: str, measurement: Measurement | None = None):
         super().__init__(message)
-        self.cause = cause
         self.measurement = measurement
 
 
@@ -55,18 +54,18 @@ def check(name: str, **values: Sequence):
     return add
 
 
-def require(condition: bool, message: str, cause: str = "") -> None:
+def require(condition: bool, message: str) -> None:
     """Raise CheckFailed unless the condition holds."""
     if not condition:
-        raise CheckFailed(message, cause)
+        raise CheckFailed(message)
 
 
 def within(value: float, bound: float, what: str) -> Measurement:
-    """Return the measurement, or raise CheckFailed if it is not within bound."""
+    """Return the measurement; raise CheckFailed if it is above its bound."""
     measurement = Measurement(value, bound)
     if not value <= bound:
         message = f"{what}: {value:.2g}, at most {bound:.2g} expected"
-        raise CheckFailed(message, measurement=measurement)
+        raise CheckFailed(message, measurement)
     return measurement
 
 
@@ -75,8 +74,7 @@ def compare(
 ) -> Measurement:
     """Return the largest error, scaled so that its bound is atol (rtol if 0).
 
-    The condition is that of torch.testing.assert_close: equal shapes, and an
-    error of at most atol + rtol |expected|. Raises CheckFailed otherwise.
+    As torch.testing.assert_close: an error is at most atol + rtol |expected|.
     """
     shapes = tuple(actual.shape), tuple(expected.shape)
     require(shapes[0] == shapes[1], f"{what}: the shape is {shapes[0]}, not {shapes[1]}")

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import model as gpt
-from errors import InputError
 from evaluation.layer_checks import (
     all_pairs,
     difference_error,
@@ -20,7 +19,6 @@ from evaluation.layer_checks import (
     supports_bidirectional,
 )
 from evaluation.measurement import (
-    CheckFailed,
     Measurement,
     NotApplicable,
     check,
@@ -30,13 +28,13 @@ from evaluation.measurement import (
 )
 from kv_cache import Cache
 from model import GPT, GPTConfig, optimizer_step
-from pe_spec import Composition, layer_specs
+from pe_spec import layer_specs
 from training.optimizer import make_grad_scaler, make_optimizer
 
 V = 96  # vocabulary
 CHUNKS = (1, 7, 40)  # tokens that a KV cache reads at a time
 # Encodings that cannot distinguish the order of 20 tokens in one layer.
-WITHOUT_ORDER = ("nope", "dape", "ssmax", "logn", "sink")
+WITHOUT_ORDER = ("nope", "dape", "ssmax", "logn", "sink", "window")
 
 
 def make_model(spec: str, **settings) -> GPT:
@@ -70,12 +68,6 @@ def gradients(model: GPT) -> list[Tensor]:
     return [loss.detach(), *grads]
 
 
-def compare_gradients(model: GPT, expected: list[Tensor], rtol: float) -> Iterator[Measurement]:
-    """Compare the loss and the gradients of a model with expected ones."""
-    for ours, theirs in zip(gradients(model), expected, strict=True):
-        yield compare(ours, theirs, atol=1e-5, rtol=rtol, what="error of loss or gradients")
-
-
 def read_in_chunks(model: GPT, tokens: Tensor, chunk: int, capacity: int) -> Tensor:
     """Return the logits of tokens (B, T) that are read through a KV cache."""
     cache = Cache(model, capacity)
@@ -88,43 +80,22 @@ def read_in_chunks(model: GPT, tokens: Tensor, chunk: int, capacity: int) -> Ten
 
 @check("causality", path=("auto", "dense"))
 def check_causality(spec: str, path: str) -> Iterator[Measurement]:
-    """Change tokens 17 to 29: logits after them must change, none before.
+    """Change or remove later tokens, far beyond the training length of 32.
 
-    Usual cause: a feature depends on later tokens, as x.mean(1) does, or
-    logits_transform does not use `mask`
+    Usual cause: a feature depends on later tokens, as x.mean(1) does, or on the
+    text's length: use pos, not x.size(1); logits_transform does not use `mask`
     """
-    model, tokens = make_model(spec, attention=path), torch.randint(V, (2, 30))
+    model = make_model(spec, attention=path)
+    tokens = torch.randint(V, (2, min(150, model.max_context or 150)))
     changed = tokens.clone()
     changed[:, 17:] = (changed[:, 17:] + 1) % V
     before, after = model(tokens), model(changed)
     yield compare(after[:, :17], before[:, :17], 1e-5, what="change of logits by a later token")
+    for length in (1, 2, 20):
+        what = f"change of the logits of {length} tokens if later ones follow"
+        yield compare(model(tokens[:, :length]), before[:, :length], 1e-5, 1e-4, what)
     change = (after[:, 17:] - before[:, 17:]).abs().max().item()
     require(change > 1e-3, "logits do not depend on the tokens")
-
-
-@check("lengths")
-def check_lengths(spec: str) -> Iterator[Measurement]:
-    """Check texts of 1, 2, 32 and 150 tokens; the training length is 32.
-
-    Usual cause: use pos, not x.size(1): nothing may depend on the text's length
-    """
-    model = make_model(spec)
-    tokens = torch.randint(V, (1, 150))
-    for length in (1, 2, 32):
-        shape = tuple(model(tokens[:, :length]).shape)
-        require(shape == (1, length, V), f"logits of {length} tokens have the shape {shape}")
-    limit = model.max_context
-    if limit is None:
-        difference = "difference of the first 20 logits of 20 and of 150 tokens"
-        yield compare(model(tokens)[:, :20], model(tokens[:, :20]), 1e-5, 1e-4, difference)
-        return
-    try:
-        model(torch.randint(V, (1, limit + 1)))
-    except InputError as error:
-        message = f"supports at most {limit} positions"
-        require(message in str(error), f"a text beyond max_context is not refused: {error}")
-        return
-    raise CheckFailed(f"a text of {limit + 1} tokens is not refused")
 
 
 @check("order")
@@ -137,9 +108,6 @@ def check_order(spec: str) -> None:
     if spec in WITHOUT_ORDER:
         raise NotApplicable("does not distinguish the order of 20 tokens in one layer")
     model = make_model(spec, n_layer=1)
-    window = model.posenc[0].window_size
-    if window is not None and window >= 20 and not isinstance(model.posenc[0], Composition):
-        raise NotApplicable(f"a window of {window} tokens masks none of 20 tokens")
     for module in model.modules():
         if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
             generator = torch.Generator().manual_seed(0)
@@ -197,8 +165,8 @@ def require_graphs(backend: CompileCounterWithBackend, count: int) -> None:
     """Raise CheckFailed if torch.compile made another number of graphs."""
     require(
         backend.frame_count == count,
-        f"torch.compile made {backend.frame_count} graphs instead of {count}",
-        "a Python number that depends on position or layer is a constant: use tensors",
+        f"torch.compile made {backend.frame_count} graphs instead of {count}: use tensors for "
+        "numbers that depend on position or layer",
     )
 
 
@@ -234,43 +202,12 @@ def check_one_graph(spec: str) -> Iterator[Measurement]:
     backend = CompileCounterWithBackend("aot_eager_decomp_partition")
     for block in model.h:
         block.compile(backend=backend, fullgraph=True)
-    yield from compare_gradients(model, plain, rtol=1e-4)
+    for ours, theirs in zip(gradients(model), plain, strict=True):
+        yield compare(ours, theirs, 1e-5, 1e-4, "error of loss or gradients")
     require_graphs(backend, len(set(layer_specs(spec))))
 
 
-@check("activation checkpointing")
-def check_activation_checkpointing(spec: str) -> Iterator[Measurement]:
-    """Compare gradients with and without recomputing blocks in backward.
-
-    Usual cause: a hook keeps something between calls
-    """
-    model = make_lively_model(spec)
-    plain = gradients(model)
-    model.activation_checkpointing = True
-    blocks = []
-    model.h[0].register_forward_pre_hook(lambda *_: blocks.append(1))
-    yield from compare_gradients(model, plain, rtol=1.3e-6)
-    require(len(blocks) == 2, "a block did not run again in backward")
-
-
 # Training
-
-
-@check("parameter gradients")
-def check_parameter_gradients(spec: str) -> None:
-    """Check that every parameter has a gradient other than zero.
-
-    Usual cause: no hook uses it, or only in detach(), round() or no_grad
-    """
-    model = make_model(spec)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    model.clamp_parameters_()
-    tokens = torch.randint(V, (4, 32))
-    model(tokens[:, :-1], tokens[:, 1:]).backward()
-    for name, parameter in model.named_parameters():
-        has_gradient = parameter.grad is not None and parameter.grad.abs().sum().item() > 0
-        require(has_gradient, f"{name} has no gradient")
 
 
 @check("bfloat16")
@@ -324,44 +261,34 @@ def check_float64(spec: str, causal: bool) -> Iterator[Measurement]:
     yield within(min(differences), 1e-5, "relative error of the loss's derivative")
 
 
-@check("state_dict")
-def check_state_dict(spec: str) -> Iterator[Measurement]:
-    """Load the weights into another model: the logits must be equal.
-
-    Usual cause: random numbers of __init__ must be an nn.Parameter or a buffer
-    """
-    model, other = make_lively_model(spec), make_model(spec, block_size=100)
-    torch.manual_seed(7)
-    other = GPT(other.config).eval()
-    other.load_state_dict(model.state_dict())
-    tokens = torch.randint(V, (2, 90))
-    yield compare(other(tokens), model(tokens), atol=1e-6)
-
-
 @check("determinism")
 def check_determinism(spec: str) -> None:
-    """Compute loss and gradients twice with a seed: they must be equal.
+    """Repeat loss and gradients with a seed, a state_dict, recomputed blocks.
 
     Usual cause: a hook keeps something, or draws random numbers that torch does
-    not, or in evaluation: draw only if self.training
+    not, or in evaluation. Those of __init__ must be a parameter or a buffer
     """
     model = make_lively_model(spec).train()
+    other = GPT(model.config).train()  # with other initial values
+    other.load_state_dict(model.state_dict())
     results = []
-    for _ in range(2):
+    for each, recompute in ((model, False), (model, False), (other, True)):
+        each.activation_checkpointing = recompute
         torch.manual_seed(5)
-        results.append(gradients(model))
-    equal = all(torch.equal(one, other) for one, other in zip(*results, strict=True))
-    require(equal, "loss or gradients differ between two calls with the same seed")
+        results.append(gradients(each))
+    first, *others = results
+    equal = all(all(map(torch.equal, first, other)) for other in others)
+    require(equal, "loss or gradients differ with the same seed and weights")
     tokens = torch.randint(V, (2, 32))
     model.eval()
-    first = model(tokens)
+    logits = model(tokens)
     torch.rand(1)
-    require(torch.equal(first, model(tokens)), "evaluation is random")
+    require(torch.equal(logits, model(tokens)), "evaluation is random")
 
 
 @check("training")
 def check_training(spec: str) -> Iterator[Measurement]:
-    """Take 20 optimizer steps: the loss must fall, parameters stay finite.
+    """Take 20 optimizer steps on one batch: the loss must fall.
 
     Usual cause: tokens do not reach the output, or the initial bias is large
     """
@@ -375,6 +302,4 @@ def check_training(spec: str) -> Iterator[Measurement]:
         loss.backward()
         optimizer_step(model, optimizer, scaler)
         losses.append(loss.item())
-    finite = all(parameter.isfinite().all() for parameter in model.parameters())
-    require(finite, "a parameter is NaN or Inf after 20 steps")
     yield within(losses[-1] / losses[0], 0.85, "the loss after 19 steps over that of the first")

@@ -100,8 +100,6 @@ NDCG = _by_length(
     {"ndcg10": NotNegative, "ndcg10_se": NotNegative, "by_question": list[NotNegative]},
     data=fields(SPLIT | {"documents": Count, "questions": Count}),
 )
-
-
 OTHER = _by_length({"value": Number}, metric=Text)  # of a metric that is not listed here
 ACCURACY = fields(
     {
@@ -134,8 +132,6 @@ SPEED_ENTRY = fields(
 CONTEXTS = dict[LengthKey, dict[Text, nullable(SPEED_ENTRY)]]
 SPEED_RESULT = fields(SETUP | {"run?": Text, "contexts": CONTEXTS})
 SPEED_RESULTS = ("train", "attention", "generate", "eval")
-
-
 SPEED = fields(HARDWARE | {f"{name}?": SPEED_RESULT for name in SPEED_RESULTS})
 COMPARISON_ROW = fields(
     {
@@ -147,8 +143,6 @@ COMPARISON_ROW = fields(
     }
 )
 COMPARED = {"context": Length, "rows": list[COMPARISON_ROW], "skipped": dict[Text, Text]}
-
-
 COMPARISON = fields(HARDWARE | {"compare": fields(SETUP | COMPARED)})
 POINTS = list[tuple[Count, Number]]  # steps and losses
 LOSSES_OF_RUN = {"run pe": Text, "size objective": nullable(Text), "losses": POINTS}

@@ -13,10 +13,10 @@ measurement:
 All runs are planned before anything is computed. Under torchrun every rank
 measures its part of the text, and rank 0 writes.
 
-A record holds names of its run, an identity (checkpoint, text, protocol, how it
+A record has names of its run, an identity (checkpoint, text, protocol, how it
 was computed), results by context length, and provenance. It is written after
 each length. Results with the same identity are kept, also those that other
-evaluations add meanwhile: a repeated command computes what is missing.
+evaluations add meanwhile.
 """
 
 import contextlib

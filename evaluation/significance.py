@@ -1,8 +1,5 @@
 """Paired t-tests over seeds, as in table 3 of the Sandwich paper.
 
-    compared = compare_seeds({1: 5.0, 2: 5.2}, {1: 5.3, 2: 5.4})
-    compared.difference, compared.t, compared.p, compared.mark
-
 The paper trains five seeds, and marks where Sandwich is significantly better
 (dagger) or worse (asterisk) in a "paired two-sided t-test" at a level of 0.05.
 It does not print what is paired. Here the test is over training seeds on the

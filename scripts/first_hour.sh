@@ -79,7 +79,7 @@ part "An encoding of your own" # the first example of docs/adding_an_encoding.md
 sed -n '/^"""my_encoding.py/,/^```$/p' docs/adding_an_encoding.md | grep -v '^```' >"$OUT/my_encoding.py"
 mine=$OUT/runs/recency plugin=(--plugin "$OUT/my_encoding.py")
 train=(python train_gpt.py --config configs/smoke.yaml --steps 8)
-expect "causality" python check_encoding.py "$OUT/my_encoding.py" --speed false
+expect "causality" python check_encoding.py "$OUT/my_encoding.py"
 expect "step 8/8" "${train[@]}" --data "$OUT/data" --pe recency "${plugin[@]}" --logger tensorboard --out_dir "$mine"
 refuse "$mine/my_encoding.py" python sample.py "$mine"
 expect "tokens/s" python sample.py "$mine" "${plugin[@]}" --prompt "Text 1" --max_new_tokens 20

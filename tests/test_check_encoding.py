@@ -1,11 +1,11 @@
-"""check_encoding.py: the table of checks, the speed, exit statuses. The checks have their tests."""
+"""check_encoding.py: the table of checks, exit statuses. The checks have their tests."""
 
 import re
 
 import pytest
 
 import check_encoding
-from evaluation import encoding_checks
+from evaluation.measurement import CHECKS
 
 MINE = '''
 """Two encodings of a user."""
@@ -93,33 +93,30 @@ def mine(tmp_path, monkeypatch, unregistered):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Only some of the checks, and short measurements of the speed."""
-    names = ("options", "finite values", "causality", "factors", "order")
-    checks = {name: encoding_checks.CHECKS[name] for name in names}
+    """Only some of the checks."""
+    names = ("options", "finite values", "causality", "formulas", "order")
+    checks = {name: CHECKS[name] for name in names}
     monkeypatch.setattr(check_encoding, "CHECKS", checks)
-    monkeypatch.setattr(check_encoding, "TRAINING_CONTEXTS", (16, 32))
-    monkeypatch.setattr(check_encoding, "DECODING_CONTEXT", 16)
-    monkeypatch.setattr(check_encoding, "REPEATS", 1)
 
 
 def test_all_checks_of_a_users_encoding(mine, capsys, monkeypatch):
     """All but the slowest."""
     slow = ("KV cache", "fixed-shape decoding", "one compiled graph")
-    checks = {name: check for name, check in encoding_checks.CHECKS.items() if name not in slow}
+    checks = {name: check for name, check in CHECKS.items() if name not in slow}
     monkeypatch.setattr(check_encoding, "CHECKS", checks)
-    check_encoding.main([str(mine), "--pe", "rope+my-recency", "--speed", "false"])
+    check_encoding.main([str(mine), "--pe", "rope+my-recency"])
     out = capsys.readouterr().out
     rows = [line for line in out.splitlines() if line.startswith(tuple(checks))]
     assert len(rows) == len(checks)
     assert not any("FAILED" in row for row in rows)
     total = len(checks)
-    assert f"{total} checks of rope+my-recency: {total - 4} ok, 0 failed, 4 not applicable" in out
+    assert f"{total} checks of rope+my-recency: {total - 1} ok, 0 failed, 1 not applicable" in out
 
 
 def test_a_failed_check_is_explained_and_the_others_run(mine, quick, capsys):
     with pytest.raises(SystemExit) as stop:
         pe = "my-broken,my-recency:power=2,growth=root"
-        check_encoding.main([str(mine), "--pe", pe, "--speed", "false"])
+        check_encoding.main([str(mine), "--pe", pe])
     assert stop.value.code == 1
     out = capsys.readouterr().out
     assert "my-broken: log d, which is infinite at distance 0." in out
@@ -132,12 +129,12 @@ def test_a_failed_check_is_explained_and_the_others_run(mine, quick, capsys):
 def test_causes_belong_to_the_failures(mine, capsys, monkeypatch):
     """Neither a slip nor what follows from an earlier failure gets the cause of another fault."""
     names = ("options", "shapes", "continued features", "KV cache", "float64")
-    checks = {name: encoding_checks.CHECKS[name] for name in names}
+    checks = {name: CHECKS[name] for name in names}
     monkeypatch.setattr(check_encoding, "CHECKS", checks)
     causes = {}
     for pe in ("my-slip", "my-short", "my-forgetful"):
         with pytest.raises(SystemExit):
-            check_encoding.main([str(mine), "--pe", pe, "--speed", "false"])
+            check_encoding.main([str(mine), "--pe", pe])
         lines = capsys.readouterr().out.splitlines()
         causes[pe] = [line for line in lines if "usual cause" in line]
     assert causes["my-slip"] == []
@@ -148,33 +145,13 @@ def test_causes_belong_to_the_failures(mine, capsys, monkeypatch):
 
 def test_each_class_of_the_file_is_checked_once(mine, quick, capsys):
     with pytest.raises(SystemExit):
-        check_encoding.main([str(mine), "--speed", "false"])
+        check_encoding.main([str(mine)])
     out = capsys.readouterr().out
     assert "checks of my-recency:" in out
     assert "my-alias" not in out
     line = 1 + MINE.splitlines().index('        raise RuntimeError("to do")')
     assert f"    RuntimeError: to do (line {line})" in out
     assert "1 checks of my-unfinished: 0 ok, 1 failed" in out
-
-
-def test_speed_is_compared_with_the_baselines(mine, quick, capsys):
-    check_encoding.main([str(mine), "--pe", "my-recency"])
-    out = capsys.readouterr().out
-    header, *rows = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("| ")]
-    assert [cell.strip() for cell in header] == ["", "tokens/s", "vs rope", "vs nope"]
-    assert [row[0].strip() for row in rows] == [
-        "training, 16 tokens",
-        "training, 32 tokens",
-        "decoding at 16 tokens",
-    ]
-    assert all(float(cell.replace(",", "")) > 0 for row in rows for cell in row[1:])
-
-
-def test_baselines_and_limited_encodings_have_a_speed(quick, capsys):
-    check_encoding.print_speed("rope")
-    check_encoding.print_speed("learnable")
-    out = capsys.readouterr().out
-    assert "cannot be measured" not in out
 
 
 def test_invalid_input_is_refused(mine, refused, tmp_path):

@@ -186,22 +186,27 @@ def test_a_stride_is_hugging_faces_recipe(run, val_tokens):
 
 
 @pytest.mark.parametrize("targets", [1, 7])
-def test_same_targets_at_every_context_length(run, val_tokens, targets):
-    """100 windows of 64 from 3,001 tokens overlap: 2,937 starts, 29.37 tokens apart."""
+def test_same_targets_at_every_context_length(run, val_tokens, targets, tmp_path):
+    """100 windows of 64 from shards of 1,100, 1,100 and 801 tokens overlap, but not two shards.
+
+    They have 2,809 starts, of which every 28.09th is used.
+    """
     folder = run("cable")
+    many = write_shards(tmp_path / "many", [val_tokens], shard_tokens=1100)
     flags = ["--protocol", "same-targets", "--targets", targets, "--windows", 100]
-    evaluate(folder, "--lengths", "8,64", *flags)
-    record = read_record(folder, f"toy_val_same-targets{targets}")
+    evaluate(folder, "--data", many, "--split", "train", "--lengths", "8,64", *flags)
+    record = read_record(folder, f"toy_train_same-targets{targets}")
     assert record["protocol"] == {
         "name": "same-targets",
         "stride": None,
         "targets": targets,
         "span": 64,
         "spans": 100,
-        "overlap": pytest.approx(1 - 29.37 / 64),
+        "overlap": pytest.approx(1 - 28.09 / 64),
     }
     model = load(folder)
-    starts = [int(29.37 * n) for n in range(100)]
+    starts = [*range(1100 - 64), *range(1100, 2200 - 64), *range(2200, 3001 - 64)]
+    starts = [starts[int(28.09 * n)] for n in range(100)]
     for length in (8, 64):
         losses = [
             token_losses(model, val_tokens, start + 64 - length, length)[-targets:]
@@ -257,32 +262,13 @@ def test_windows_inside_documents(run, data_dir):
 
 
 @pytest.mark.parametrize(
-    "flags, windows", [(["--windows", 10**6], 2985), (["--windows", 50, "--max_tokens", 320], 20)]
+    "limits, count", [({"windows": 10**6}, 2985), ({"windows": 50, "max_tokens": 320}, 20)]
 )
-def test_windows_are_limited_by_starts_and_by_max_tokens(run, flags, windows):
+def test_windows_are_limited_by_starts_and_by_max_tokens(data_dir, limits, count):
     """The split has 2,985 starts of windows of 16 inputs."""
-    folder = run("cable")
-    evaluate(folder, "--lengths", 16, "--protocol", "same-targets", "--targets", 1, *flags)
-    record = read_record(folder, "toy_val_same-targets1")
-    assert record["protocol"]["spans"] == record["lengths"]["16"]["windows"] == windows
-
-
-def test_limited_text_is_spread_over_the_split_and_shared_by_all_lengths(run, monkeypatch):
-    """Three windows of 100 out of thirty; shorter windows fill them, the last one with the rest."""
-    folder, starts_read = run("alibi"), {}
-    read_windows = eval_extrapolation.read_windows
-
-    def note_starts(shards, starts, length):
-        starts_read.setdefault(length, []).extend(starts)
-        return read_windows(shards, starts, length)
-
-    monkeypatch.setattr(eval_extrapolation, "read_windows", note_starts)
-    evaluate(folder, "--lengths", "25,40,100", "--windows", 3)
-    regions = (0, 1000, 2000)
-    assert starts_read[100] == [(0, start) for start in regions]
-    assert starts_read[25] == [(0, start + n) for start in regions for n in (0, 25, 50, 75)]
-    assert starts_read[40] == [(0, start + n) for start in regions for n in (0, 40)]
-    assert starts_read[20] == [(0, start + 80) for start in regions]
+    config = eval_extrapolation.Config(["none"], protocol="same-targets", targets=1, **limits)
+    text = eval_extrapolation.select_text(shards.Shards(data_dir, "val"), [16], config)
+    assert text.protocol["spans"] == len({*text.regions}) == count
 
 
 @pytest.mark.parametrize("stride", [3, 16])
@@ -313,39 +299,6 @@ def test_a_stride_within_limited_text(run, val_tokens, stride):
 
 
 @pytest.mark.parametrize(
-    "flags", [[], ["--protocol", "same-targets", "--targets", "4", "--windows", "12"]]
-)
-def test_windows_do_not_cross_shards(flags, run, data_dir, tmp_path):
-    """Three shards of 110, 110 and 80 tokens."""
-    val = shards.Shards(data_dir, "val").tokens[0][:300]
-    folder, many = run("rope"), write_shards(tmp_path / "many", [val], shard_tokens=110)
-    evaluate(folder, "--data", many, "--split", "train", "--lengths", "16,32", *flags)
-    parts = shards.Shards(many, "train").tokens
-    parts = [torch.from_numpy(tokens[:].astype(np.int64)) for tokens in parts]
-    assert [len(part) for part in parts] == [110, 110, 80]
-    entries = json.loads(max(folder.glob("eval_toy_train*")).read_text())["lengths"]
-    model = load(folder)
-    for length in (16, 32):
-        if flags:
-            starts = [(part, start) for part in parts for start in range(len(part) - 32)]
-            starts = [starts[int(n * len(starts) / 12)] for n in range(12)]
-            losses = [
-                token_losses(model, part, start + 32 - length, length)[-4:]
-                for part, start in starts
-            ]
-        else:
-            losses = [
-                token_losses(model, part, start, min(length, len(part) - 1 - start))
-                for part in parts
-                for start in range(0, len(part) - 1, length)
-            ]
-            assert sum(map(len, losses)) == 109 + 109 + 79
-        losses = np.concatenate(losses)
-        assert entries[str(length)]["tokens"] == len(losses)
-        assert entries[str(length)]["loss"] == pytest.approx(losses.mean(), abs=1e-5)
-
-
-@pytest.mark.parametrize(
     "flags, suffix",
     [
         ([], ""),
@@ -372,26 +325,21 @@ def test_a_cache_window_equals_window_attention(run, tmp_path, flags, suffix):
     assert abs(long[1] - long[0]) > 1e-6
 
 
-def test_dense_attention_gives_the_same_loss(run):
-    folder = run("cable")
-    evaluate(folder, "--lengths", "64")
-    fused = read_record(folder)
-    evaluate(folder, "--lengths", "64", "--attention", "dense")
-    dense = read_record(folder)
-    assert (fused["attention"], dense["attention"]) == ("batched", "dense")
-    assert dense["lengths"]["64"]["loss"] == pytest.approx(fused["lengths"]["64"]["loss"], abs=1e-5)
-
-
 @pytest.mark.parametrize("pe", [*KINDS, *LIMITED[1:]])
 def test_encodings_up_to_their_longest_context(pe, run, capsys):
-    folder = run(pe)
-    evaluate(folder, "--lengths", "1x,4x", "--max_tokens", 640)
-    lengths = read_record(folder)["lengths"]
-    assert lengths["16"]["tokens"] == 640
-    if pe in LIMITED:
-        assert lengths["64"] is None and "—" in capsys.readouterr().out
-    else:
-        assert lengths["64"]["windows"] == 10 and 1 < lengths["64"]["perplexity"] < 500
+    """Two runs are in one table."""
+    folders = [run("alibi"), run(pe)]
+    evaluate(*folders, "--lengths", "1x,4x", "--max_tokens", 640)
+    header, *rows = capsys.readouterr().out.split("\n\n")[-1].splitlines()
+    assert header.split() == ["perplexity", "16", "64"]
+    for folder, row in zip(folders, rows, strict=True):
+        short, long = read_record(folder)["lengths"].values()
+        assert short["tokens"] == 640
+        printed = "—"
+        if folder.name not in LIMITED:
+            assert long["windows"] == 10 and 1 < long["perplexity"] < 500
+            printed = f"{long['perplexity']:.2f}"
+        assert row.split()[::2] == [str(evaluation(folder)), printed]
 
 
 def test_record_identifies_checkpoint_text_and_protocol(run, data_dir):
@@ -437,8 +385,9 @@ def test_only_missing_lengths_are_computed(run, capsys, monkeypatch):
     assert list(read_record(folder)["lengths"]) == ["16", "32", "64"]
     evaluate(folder, "--lengths", "16,64")
     assert computed == [16, 32, 64] and "is already evaluated" in capsys.readouterr().out
-    evaluate(folder, "--lengths", "16", "--max_tokens", 160)  # another text: another record
+    evaluate(folder, "--lengths", "16", "--max_tokens", 16)  # another text: another record
     assert computed == [16, 32, 64, 16] and list(read_record(folder)["lengths"]) == ["16"]
+    assert read_record(folder)["lengths"]["16"]["loss_se"] is None  # of a single window
     evaluate(folder, "--lengths", "16", "--max_tokens", 320)
     capsys.readouterr()
     evaluate(folder / "checkpoint_0000004.pt", "--lengths", "16")
@@ -447,27 +396,10 @@ def test_only_missing_lengths_are_computed(run, capsys, monkeypatch):
     assert computed == [16, 32, 64, 16, 16, 16]
     assert {path.name for path in folder.glob("eval_*")} == {
         "eval_toy_val.json",
-        "eval_toy_val_10x16.json",
+        "eval_toy_val_1x16.json",
         "eval_toy_val_20x16.json",
         "eval_toy_val_checkpoint_0000004.json",
     }
-
-
-def test_a_single_window_has_no_standard_error(run):
-    folder = run("cable")
-    evaluate(folder, "--lengths", "64", "--windows", 1)
-    assert read_record(folder)["lengths"]["64"]["loss_se"] is None
-
-
-def test_one_table_for_several_runs(run, capsys):
-    """`learnable` supports at most 16 positions."""
-    folders = [run(pe) for pe in ("rope", "learnable")]
-    evaluate(*folders, "--lengths", "1x,2x", "--max_tokens", 320)
-    header, *rows = capsys.readouterr().out.split("\n\n")[-1].splitlines()
-    assert header.split() == ["perplexity", "16", "32"]
-    entry = read_record(folders[0])["lengths"]["32"]
-    assert rows[0].split()[0] == str(evaluation(folders[0]))
-    assert rows[0].split()[2] == f"{entry['perplexity']:.2f}" and rows[1].split()[2] == "—"
 
 
 @pytest.mark.parametrize("part, key", [("data", "dataset"), ("protocol", "remainder")])

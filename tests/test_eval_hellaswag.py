@@ -7,7 +7,7 @@ from runtime.distributed import Processes
 
 import pytest
 import torch
-from conftest import KINDS, save_checkpoint
+from conftest import KINDS
 
 import eval_hellaswag
 from errors import InputError
@@ -18,14 +18,8 @@ CPU = torch.device("cpu")
 
 
 def example(context, endings, label=0):
-    return {
-        "ind": 1,
-        "activity_label": "Lines",
-        "ctx_a": context,
-        "ctx_b": "",
-        "endings": endings,
-        "label": str(label),
-    }
+    row = {"ind": 1, "activity_label": "Lines", "ctx_a": context, "ctx_b": ""}
+    return {**row, "endings": endings, "label": str(label)}
 
 
 EXAMPLES = [
@@ -87,40 +81,6 @@ def test_log_likelihoods_equal_those_of_single_sequences(pe, run, source):
     assert scores == [pytest.approx(row, abs=2e-4) for row in expected]
 
 
-def test_accuracies_of_a_model_with_known_answers(run, tmp_path, capsys):
-    """The model predicts a repetition of the last byte: every change of byte costs.
-
-    The endings with the fewest changes have the highest log-likelihood.
-    """
-    folder = run("nope")
-    path = checkpoints.checkpoint_path(folder)
-    checkpoint = torch.load(path, weights_only=True)
-    for name, weight in checkpoint["model"].items():
-        if "c_proj" in name:
-            weight.zero_()  # the blocks add nothing to the embedding
-    torch.manual_seed(0)
-    torch.nn.init.orthogonal_(checkpoint["model"]["wte.weight"])
-    checkpoint["model"]["ln_f.weight"].fill_(3)
-    save_checkpoint(checkpoint, path)
-    rows = [
-        example("x", ["abcd", "bbbb", "xyxy", "abab"], 1),
-        # "a" has the fewest changes, "aabb" the fewest per character.
-        example("x", ["abcd", "aabb", "abab", "a"], 3),
-        # "a" has the fewest changes, "bbbbbbbbbbbb" the fewest per character.
-        example("x", ["abcdefgh", "a", "bbbbbbbbbbbb", "aabbccdd"], 2),
-    ]
-    evaluate(folder, "--source", write_examples(tmp_path / "scenes.jsonl", rows))
-    record = read_record(folder)
-    best = [scores.index(max(scores)) for scores in record["log_likelihoods"]]
-    assert best == [1, 3, 1]
-    assert (record["acc"], record["examples"]) == (pytest.approx(2 / 3), 3)
-    standard_error = (2 / 3 * 1 / 3 / 2) ** 0.5  # sqrt(p (1 - p) / (n - 1))
-    assert record["acc_se"] == pytest.approx(standard_error)
-    assert record["acc_norm"] == pytest.approx(2 / 3)
-    printed = capsys.readouterr().out
-    assert all(f"{name} 66.67 ± 33.33% of 3 examples" in printed for name in ("acc", "acc_norm"))
-
-
 def test_acc_norm_divides_by_characters():
     """-6 / 4 = -1.5 and -4 / 2 = -2 by character, but -4 / 4 = -1 by byte."""
     scores = [[-6.0, -4.0]]
@@ -128,35 +88,27 @@ def test_acc_norm_divides_by_characters():
     assert right["acc_norm"] == 1
     empty = eval_hellaswag.accuracies(scores, [{"endings": ["abcd", ""], "label": 0}])
     assert empty["acc_norm"] == 1
-    wrong = eval_hellaswag.accuracies(scores, [{"endings": ["abcd", "éé"], "label": 1}])
+    rows = [{"endings": ["abcd", "éé"], "label": label} for label in (1, 1, 0)]
+    wrong = eval_hellaswag.accuracies(scores, rows[:1])
     assert wrong == {"examples": 1, "acc": 1, "acc_se": None, "acc_norm": 0, "acc_norm_se": None}
+    three = eval_hellaswag.accuracies(3 * scores, rows)
+    assert (three["acc"], three["acc_norm"]) == pytest.approx((2 / 3, 1 / 3))
+    error = (2 / 3 * 1 / 3 / 2) ** 0.5  # sqrt(p (1 - p) / (n - 1))
+    assert (three["acc_se"], three["acc_norm_se"]) == pytest.approx((error, error))
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        (" A man  is here. ", "A man is here."),
-        ("Step one [title] Cut it. [step] Then  wait", "Step one. Cut it. Then wait"),
-        ("[header] How to [title] cut [substeps] it", " How to. cut it"),
-        ("a   b", "a  b"),
-    ],
-)
-def test_preprocess_removes_markup(text, expected):
-    assert eval_hellaswag.preprocess(text) == expected
-
-
-def test_contexts_are_formed_as_in_the_harness(tmp_path):
-    row = {
-        "activity_label": "Cutting",
-        "ctx_a": "A man [title] stands",
-        "ctx_b": "the Man",
-        "endings": [" cuts. ", "[x] goes"],
-        "label": 1,
+def test_texts_are_formed_as_in_the_harness(tmp_path):
+    endings = {  # before and after
+        " A man  is here. ": "A man is here.",
+        "Step one [title] Cut it. [step] Then  wait": "Step one. Cut it. Then wait",
+        "[header] How to [title] cut [substeps] it": " How to. cut it",
+        "a   b": "a  b",
     }
+    row = example("A man [title] stands", [*endings]) | {"ctx_b": "the Man", "label": 1}
     path = write_examples(tmp_path / "a.jsonl", [row])
-    assert eval_hellaswag.load_examples(str(path)) == [
-        {"context": "Cutting: A man. stands The man", "endings": ["cuts.", " goes"], "label": 1}
-    ]
+    context = "Lines: A man. stands The man"
+    expected = {"context": context, "endings": [*endings.values()], "label": 1}
+    assert eval_hellaswag.load_examples(str(path)) == [expected]
 
 
 def test_spaces_at_the_end_of_the_context_belong_to_the_continuation():
@@ -173,8 +125,6 @@ def test_pairs_of_bpe_tokens():
     man_cuts = ([word("The"), word(" man")], [word(" cuts")])
     assert encode_pair(gpt2, "The man", " cuts") == man_cuts
     assert encode_pair(gpt2, "The man ", "cuts") == man_cuts  # the space moves
-    # "ham" is one token. The context has one token by itself, so nothing is left.
-    assert encode_pair(gpt2, "h", "am") == ([word("h")], [])
     # The context's tokens are not the first ones of the whole: only their number counts.
     whole, context = gpt2.encode("unhappiness"), gpt2.encode("unh")
     assert encode_pair(gpt2, "unh", "appiness") == (context, whole[len(context) :])
@@ -208,23 +158,8 @@ def test_scores_are_computed_once(run, source, monkeypatch, capsys):
     evaluate(folder, "--source", source, "--max_examples", 1)
     assert "± —% of 1 examples" in capsys.readouterr().out  # one example has no known error
 
-    path = checkpoints.checkpoint_path(folder)
-    checkpoint = torch.load(path, weights_only=True)
-    checkpoint["model"]["wte.weight"] *= 2
-    save_checkpoint(checkpoint, path)
-    evaluate(folder, "--source", source, "--max_examples", 2)  # another checkpoint starts anew
-    assert len(scored) == 36
-    assert read_record(folder)["log_likelihoods"] != first["log_likelihoods"][:2]
-
-
-def test_columns_of_any_type(tmp_path):
-    """Labels are numbers and texts; `datasets` would need a package for the other columns."""
-    note = {"type": "note", "id": "a", "version": 1, "cwd": "/x"}
-    rows = [{**note, **row, "label": int(row["label"]), "ind": "1"} for row in EXAMPLES]
-    mixed = write_examples(tmp_path / "mixed.jsonl", [EXAMPLES[0], *rows[1:]])
-    plain = write_examples(tmp_path / "plain.jsonl", EXAMPLES)
-    loaded = [eval_hellaswag.load_examples(str(path)) for path in (mixed, plain)]
-    assert loaded[0] == loaded[1] and loaded[0][1]["label"] == 1
+    evaluate(folder, "--source", source, "--max_examples", 2, "--attention", "dense")
+    assert len(scored) == 36 and read_record(folder)["attention"] == "dense"  # another identity
 
 
 @pytest.mark.parametrize(

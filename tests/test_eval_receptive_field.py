@@ -108,14 +108,10 @@ def test_curve_has_the_points_of_figure_7():
     assert eval_receptive_field.curve_points(3) == [1, 2, 3]
 
 
-def test_curves_of_older_and_newer_records_are_averaged():
-    """A newer record has more points."""
+def test_curves_are_averaged_at_the_points_of_all_records():
     curves = ([1, 2, 4], [0.5, 0.6, 1.0]), ([1, 2, 3, 4], [0.7, 0.8, 0.9, 1.0])
-    records = []
-    for tokens, share in curves:
-        entry = {"cumulative": {"tokens": tokens, "share": share}}
-        records.append({"lengths": {"4": entry}})
-    points = figures.gradient_further_back(records)
+    entries = [{"cumulative": {"tokens": tokens, "share": share}} for tokens, share in curves]
+    points = figures.gradient_further_back([{"lengths": {"4": entry}} for entry in entries])
     assert points == [(1, pytest.approx(0.4)), (2, pytest.approx(0.3)), (4, 0)]
 
 
@@ -134,8 +130,6 @@ def test_command_line_writes_a_record_and_report_reads_it(trained, tmp_path, cap
 
     out = tmp_path / "out"
     report.main([path, "--out_dir", str(out)])
-    tables_ = {f"receptive_field{suffix}" for suffix in (".md", ".csv", ".png")}
-    assert {file.name for file in out.iterdir()} == tables_ | {"cumulative_gradient.png"}
     text = (out / "receptive_field.md").read_text()
     assert "| context | window:w=8 |" in text
     assert "99% of the gradient" in text
@@ -154,59 +148,24 @@ def make_column(pe, key, values):
     return Column(pe, pe, [record], key)
 
 
-FIELDS_AND_GROWTH = {  # field at 4 times, growth of perplexity to 16 times the training length
-    "window:w=4": (40, 1.0),
-    "window:w=8": (99, 1.06),
-    "window:w=16": (120, 1.5),
-    "window:w=32": (200, 2.0),
-    "alibi": (5, 9.0),  # no window: not part of the claims
-}
-
-
-def field_columns():
-    return [
-        make_column(pe, "receptive_field", {100: field / 2, 400: field})
-        for pe, (field, _) in FIELDS_AND_GROWTH.items()
-    ]
-
-
-def perplexity_columns():
-    return [
-        make_column(pe, "perplexity", {100: 10.0, 1600: 10 * growth})
-        for pe, (_, growth) in FIELDS_AND_GROWTH.items()
-    ]
-
-
-def test_verdicts_compare_fields_with_the_growth_of_perplexity():
-    verdicts = claims.judge_receptive_fields(field_columns(), [perplexity_columns()])
-    short_field, eight, long_field, longest_field = verdicts
-    assert short_field.outcome == "holds"
-    measured = (
-        "1.000 (1.000 to 1.000; one seed), receptive field 0.40 (0.39 to 0.41) training lengths"
-    )
-    assert measured in str(short_field)
-    assert "<= 1.05, because its receptive field is shorter" in short_field.claim
-    assert eight.outcome == "fails"
-    assert long_field.outcome == longest_field.outcome == "holds"
-    assert "> 1.05, because its receptive field is longer" in long_field.claim
-    assert claims.judge_receptive_fields(field_columns(), []) == []
-
-
-@pytest.mark.parametrize("number, field", [(1, 99), (2, 60)])
-def test_verdicts_use_the_longest_length_of_all_seeds(number, field):
-    """A second seed is measured at 100 tokens only: the mean over seeds at 100 counts."""
-    column = field_columns()[number]
-    first_seed = column.records[0]
-    lengths = {"100": {"receptive_field": field, "receptive_field_se": 0.3}}
-    second_seed = first_seed | {"seed": 2, "lengths": lengths}
-    column.records.append(second_seed)
-    verdict = claims.judge_receptive_fields([column], [perplexity_columns()])[0]
-    mean = (first_seed["lengths"]["100"]["receptive_field"] + field) / 2
-    assert f"receptive field {mean / 100:.2f} (" in str(verdict)
-
-
-def test_a_receptive_field_near_the_training_length_decides_nothing():
-    column = make_column("window:w=8", "receptive_field", {400: 99.5})
-    verdict = claims.judge_receptive_fields([column], [perplexity_columns()])[0]
-    assert "0.99 to 1.00) training lengths" in str(verdict)
-    assert verdict.outcome == "not decided"
+@pytest.mark.parametrize(
+    "field, growth, relation, outcome",
+    [  # field at 4 times, growth of perplexity to 16 times the training length
+        (40, 1.0, "shorter", "holds"),
+        (99, 1.06, "shorter", "fails"),
+        (99.5, 1.06, "shorter", "not decided"),  # its interval contains the training length
+        (120, 1.5, "longer", "holds"),
+        (120, 1.0, "longer", "fails"),
+    ],
+)
+def test_verdicts_compare_fields_with_the_growth_of_perplexity(field, growth, relation, outcome):
+    windows, perplexities = [], []
+    for pe in ("window:w=8", "alibi"):  # claims are about windows only
+        windows.append(make_column(pe, "receptive_field", {100: field / 2, 400: field}))
+        perplexities.append(make_column(pe, "perplexity", {100: 10.0, 1600: 10 * growth}))
+    (verdict,) = claims.judge_receptive_fields(windows, [perplexities])
+    assert verdict.outcome == outcome
+    assert f"1.05, because its receptive field is {relation}" in verdict.claim
+    measured = f"{growth:.3f} ({growth:.3f} to {growth:.3f}; one seed), receptive field "
+    assert f"{measured}{field / 100:.2f} (" in str(verdict)
+    assert claims.judge_receptive_fields(windows, []) == []

@@ -7,6 +7,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from evaluation import bias_statistics
+from model import GPT, GPTConfig
 
 
 @pytest.fixture
@@ -26,15 +27,6 @@ def test_bias_of_alibi(model):
     assert_allclose(layer.decay(), [[[0, 1, 1]]])
 
 
-def test_attention_mask_of_a_sliding_window(model):
-    layer = bias_statistics.layers(model("window:w=2+alibi"), torch.tensor([[5, 6, 7]]))[0]
-    assert layer.attention_mask().tolist() == [
-        [True, False, False],
-        [True, True, False],
-        [False, True, True],
-    ]
-
-
 def test_decay_adds_up_to_the_bias(model):
     cable = model("cable")
     cable.posenc[-1].step.bias.data += 1  # every head decays
@@ -44,7 +36,7 @@ def test_decay_adds_up_to_the_bias(model):
     assert_allclose(bias[:, 8, 3], -weight * decay[:, 4:].sum(1), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("pe", ["rope", "cable", "rope+fox", "t5", "dapev2+kerple"])
+@pytest.mark.parametrize("pe", ["rope", "cable", "window:w=9+fox", "t5", "dapev2+kerple"])
 def test_scores_reproduce_attention(pe, model):
     """softmax(logits) v is the input of the output projection."""
     network = model(pe)
@@ -56,14 +48,26 @@ def test_scores_reproduce_attention(pe, model):
     projection, attention_output = seen[:2]
     logits = layer.logits()[0]
     q, k, v = (x.unflatten(-1, (2, -1)).transpose(1, 2) for x in projection.chunk(3, -1))
-    future = torch.ones(20, 20, dtype=torch.bool).triu(1)
-    weights = logits.masked_fill(future, -torch.inf).softmax(-1)
+    distance = torch.arange(20)[:, None] - torch.arange(20)
+    mask = (distance >= 0) & (distance < (9 if "window" in pe else 20))
+    assert torch.equal(layer.attention_mask(), mask)
+    weights = logits.masked_fill(~mask, -torch.inf).softmax(-1)
     y = (weights @ v)[0].transpose(0, 1).flatten(1)
     assert_allclose(y, attention_output[0], atol=1e-5)
     assert (layer.bias() is None) == (pe == "rope")
     assert (layer.decay() is None) == (pe in ("rope", "t5", "dapev2+kerple"))
     if pe == "dapev2+kerple":  # its bias is all that is added to q k^T
         assert_allclose(layer.bias()[0], logits - (q @ k.mT)[0] * 8**-0.5, atol=1e-5)
+
+
+def test_logits_of_heads_that_share_keys():
+    """Of four heads, the first two share keys, and the last two."""
+    shape = {"n_layer": 1, "n_head": 4, "n_embd": 32, "block_size": 16, "vocab_size": 64}
+    network = GPT(GPTConfig(size="custom", block="llama", n_kv_head=2, pe="alibi", **shape))
+    layer = bias_statistics.layers(network, torch.arange(9)[None])[0]
+    q, k, _ = layer.attn.split_heads(layer.attn.c_attn(layer.x))
+    products = (layer.logits() - layer.bias())[0] / layer.attn.scale
+    assert_allclose(products[3].detach(), (q[0, 3] @ k[0, 1].mT).detach(), atol=1e-4)
 
 
 def test_bias_and_decay_of_some_heads(model):

@@ -9,20 +9,13 @@ from functools import partial
 
 import pytest
 import torch
+from record_examples import DATA, MODEL
 
 from errors import InputError
 from evaluation import runner
 from training.metrics import perplexity
 
-IDENTITY = {
-    "pe": "rope",
-    "size": "tiny",
-    "block_size": 16,
-    "settings": {"lr": 1e-3},
-    "training_text": "1",
-    "data": {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": "1"},
-    "protocol": {"name": "segments", "remainder": "counted"},
-}
+IDENTITY = {**MODEL, "data": DATA, "protocol": {"name": "segments", "remainder": "counted"}}
 CPU = torch.device("cpu")
 
 
@@ -84,6 +77,7 @@ def test_evaluations_at_once_lose_nothing(processes, at_once, tmp_path):
 
 
 def test_a_length_that_another_evaluation_adds_is_not_measured_again(tmp_path):
+    """Nothing is locked while a length is measured."""
     path = tmp_path / "eval_toy_val.json"
     measured = []
 
@@ -110,17 +104,7 @@ def test_another_identity_does_not_lose_own_results(tmp_path):
         return entry(length)
 
     assert [*update(path, [8, 16], measure)["lengths"]] == ["8", "16"]
-    assert lengths_of(path) == [8, 16] and "dtype" not in json.loads(path.read_text())
-
-
-def test_nothing_is_locked_while_a_length_is_measured(tmp_path):
-    path = tmp_path / "eval_toy_val.json"
-
-    def measure(length):
-        assert not [*tmp_path.glob(".*")]
-        return entry(length)
-
-    update(path, [8, 16], measure)
+    assert lengths_of(path) == [8, 16] and json.loads(path.read_text())["dtype"] == "float32"
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
@@ -143,6 +127,6 @@ def test_a_large_loss_has_infinite_perplexity(tmp_path):
 
 
 def test_names_that_leave_the_folder_are_refused_before_the_evaluation(tmp_path):
-    data = IDENTITY["data"] | {"dataset": "../../x"}
+    data = DATA | {"dataset": "../../x"}
     with pytest.raises(InputError, match="expected a name without .* at data.dataset"):
         update(tmp_path / "a.json", [8], pytest.fail, IDENTITY | {"data": data})

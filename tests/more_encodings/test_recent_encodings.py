@@ -14,8 +14,8 @@ from torch import nn
 
 import attention
 import pe_spec
+from check_encoding import run_check
 from errors import InputError
-from evaluation.encoding_checks import run_check
 from more_encodings.rotations import CARoPE
 from posenc import ENCODINGS, Encoding
 
