@@ -339,43 +339,41 @@ def test_an_export_records_its_plugin(run, slope, trained, tmp_path, unregistere
     assert "plugin" not in json.loads((tmp_path / "rope" / "config.json").read_text())
 
 
-FLAT = """
-from .posenc import Encoding, RoPE as Rotary
-from . import posenc as pe
-from .posenc import __name__ as _
-import torch
-from . import dape
-from .dape import __name__ as _
-from .relative_keys import Shaw  # a comment
-import scipy.special  # not of this repository
-é = "é"; from .posenc import ALiBi
-if True: from . import attention; from .attention import __name__ as _; x = 1
-"""
-
-
 def plugin_with(tmp_path, text):
     path = tmp_path / "mine.py"
     path.write_text(text)
     return plugins.Plugin(path, "plugin_mine", path.read_bytes(), ("my-a",))
 
 
-def test_imports_of_a_plugin_are_rewritten(tmp_path):
-    source = """
-from posenc import Encoding, RoPE as Rotary
-import posenc as pe, torch
-from more_encodings import dape
-from more_encodings.relative_keys import Shaw  # a comment
-import scipy.special  # not of this repository
-é = "é"; from posenc import (
-    ALiBi
+@pytest.mark.parametrize(
+    "source, flat",
+    [
+        ("from posenc import Cable, RoPE as R", "from .posenc import Cable, RoPE as R"),
+        (
+            "import posenc as pe, torch",
+            "import torch\nfrom . import posenc as pe\nfrom .posenc import __name__ as _",
+        ),
+        (
+            "from more_encodings import dape",
+            "from . import dape\nfrom .dape import __name__ as _",
+        ),
+        (
+            "from more_encodings.relative_keys import Shaw  # a comment",
+            "from .relative_keys import Shaw  # a comment",
+        ),
+        ("import scipy.special  # not of this repository",) * 2,
+        ('é = "é"; from posenc import (\n    ALiBi\n)', 'é = "é"; from .posenc import ALiBi'),
+        (
+            "if True: import attention; x = 1",
+            "if True: from . import attention; from .attention import __name__ as _; x = 1",
+        ),
+    ],
 )
-if True: import attention; x = 1
-"""
-    plugin = plugin_with(tmp_path, source)
-    exported_code.check_plugin(plugin, exported_code.MODULES)
-    flat = exported_code.flatten_imports(source, exported_code.MODULES)
-    assert sorted(flat.splitlines()) == sorted(FLAT.splitlines())
-    compile(flat, "flat", "exec")
+def test_imports_of_a_plugin_are_rewritten(source, flat, tmp_path):
+    exported_code.check_plugin(plugin_with(tmp_path, source), exported_code.MODULES)
+    found = exported_code.flatten_imports(source, exported_code.MODULES)
+    assert sorted(found.splitlines()) == sorted(flat.splitlines())
+    compile(found, "flat", "exec")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import shutil
 
 from runtime import files, run_folder
 from runtime.checkpoints import FILE_NAME, list_checkpoints
@@ -162,13 +161,3 @@ def test_unreadable_log_is_reported(tmp_path):
     for call in (run_folder.read_log, lambda run: new_run(run).start(torch.device("cpu"))):
         with pytest.raises(InputError, match=r"log.jsonl cannot be read \(Is a directory\): "):
             call(tmp_path)
-
-
-def test_removed_folder_ends_the_training(run):
-    shutil.rmtree(run.folder)
-    message = f"cannot write {run.folder}/log.jsonl: No such file or directory: "
-    with pytest.raises(InputError, match=message):
-        run.log("train", 1, loss=1.0)
-    with pytest.raises(InputError, match=message):
-        run.save(**state(1))
-    assert not run.folder.exists()
