@@ -2,7 +2,6 @@
 
     python bench.py train attention --encodings cable,alibi --context 512,1024 --out out.json
     python bench.py train --encodings cable,t5 --model medium --micro_batch 8 --device cuda
-    python bench.py attention --run runs/medium/cable --context 4096,65536 --micro_batch 1
     python bench.py prepare --source corpus.jsonl
     python bench.py compare --out results/bench/compare.json
     python report.py out.json --out_dir results/bench
@@ -25,13 +24,11 @@ memory     bytes of a separate round: train: weights, gradients, AdamW's moments
            KV cache
 error      attention: the largest relative error of outputs and gradients,
            compared with the dense path in float32
-left_out   attention with Triton: the fraction of key tiles that the kernels skip
 
 On a GPU, train and attention also measure the Triton kernels (`cable triton`),
 and PyTorch's fused kernel pinned to one backend (`sdpa flash`, `cable cudnn`;
-train: of `rope` only); attention also FlexAttention (`cable flex`), and the
-Triton kernels without skipping (`cable all tiles`). Training measures an encoding
-without another fused path by the Triton kernels only.
+train: of `rope` only); attention also FlexAttention (`cable flex`). Training
+measures an encoding without another fused path by the Triton kernels only.
 """
 
 import os
@@ -44,25 +41,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from runtime import checkpoints, cli, devices
-from runtime.devices import provenance
+from runtime import cli, devices
 from runtime.files import write_json
 
 import torch
 
 from benchmarking import baselines, comparison
-from benchmarking.attention_cases import read_validation_text
-from benchmarking.cases import BENCHMARKS
-from benchmarking.setting import (
-    BASELINES,
-    OPTIONAL_SUFFIXES,
-    BenchmarkCase,
-    Setting,
-    interleave,
-    make_entry,
-)
+from benchmarking.cases import BENCHMARKS, build_cases
+from benchmarking.setting import BASELINES, BenchmarkCase, Setting, interleave, make_entry
 from errors import InputError
-from model import GPT, GPTConfig
+from model import GPTConfig
 from reporting import metrics
 from text_data import shards, text_sources, tokenization
 from text_data.tokenizer import TiktokenTokenizer, load_tokenizer
@@ -86,17 +74,13 @@ class Config:
     model: str = "tiny"
     """size of the model: quickstart, tiny, small, medium, large or xl"""
     vocab_size: int = cli.limited(GPTConfig.vocab_size, 2, 10**7)
-    """train, attention, eval: size of the vocabulary"""
+    """size of the vocabulary"""
     micro_batch: int = cli.limited(4, 1, 10**9)
     """train, attention, eval, compare (training): sequences per pass"""
     steps: int = cli.limited(1, 1, 10**6)
     """train: optimizer steps of a round"""
     micro_batches: int = cli.limited(1, 1, 10**6)
     """train: passes of an optimizer step, as many as the recipe's tokens_per_step has"""
-    run: str | None = None
-    """attention: layers of this run instead of --encodings, --model and random numbers"""
-    against: Literal["transformers"] | None = None
-    """generate: compare with models of this library in the same rounds"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -119,18 +103,12 @@ class Config:
             problems.append(f"unknown benchmark '{name}': choose from {', '.join(known)}")
         if not self.what:
             problems.append(f"name a benchmark: {', '.join(known)}")
-        if "compare" in self.what and len(self.what) > 1:
-            problems.append("compare has a record of its own: remove the other benchmarks")
-        if "compare" in self.what and "," in self.context:
-            problems.append("compare measures one context: pass a single --context")
+        if "compare" in self.what and (len(self.what) > 1 or "," in self.context):
+            problems.append("compare runs alone, at one context: remove the others")
         if self.source and not (
             text_sources.table_format(Path(self.source)) and Path(self.source).is_file()
         ):
             problems.append(f"{self.source} is not a jsonl or parquet file: pass another --source")
-        if self.run is not None and self.what != ["attention"]:
-            problems.append("--run applies to attention only: remove the other benchmarks")
-        if self.against and "generate" not in self.what:
-            problems.append(f"--against {self.against} applies to generate only: remove it")
         if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", self.context) or min(self.contexts()) < 2:
             problems.append(
                 f"context '{self.context}': pass token counts of at least 2, as in 512,1024"
@@ -158,8 +136,7 @@ def main(argv=None):
     device, dtype = torch.device("cpu"), torch.float32
     if config.what != ["prepare"]:
         device, dtype = devices.select_device(config.device, config.dtype)
-    trained = checkpoints.load_model(config.run, device) if config.run else None
-    record = provenance(device)
+    record = devices.provenance(device)
     record |= {"processor": devices.cpu_name(), "cores": os.cpu_count()}
     installed = filter(baselines.is_installed, ("transformers", "tiktoken", "pyarrow"))
     record |= {name: version(name) for name in installed}
@@ -168,14 +145,8 @@ def main(argv=None):
     if config.out:
         write_json(config.out, record)  # fails before anything is measured
     for name in config.what:
-        if name == "prepare":
-            results = [benchmark_preparation(config)]
-        elif name == "compare":
-            results = compare(config, device, dtype)
-        else:
-            results = measure(name, config, device, dtype, trained)
-        for result in results:  # the record is updated after each encoding
-            record[name] = result
+        for result in measure(name, config, device, dtype):
+            record[name] = result  # updated after each encoding
             if config.out:
                 write_json(config.out, record)
         if name == "compare":
@@ -184,68 +155,76 @@ def main(argv=None):
             print(f"\n{metrics.speed_summary(name, result)}\n")
 
 
-def measure(
-    name: str,
-    config: Config,
-    device: torch.device,
-    dtype: torch.dtype,
-    trained: tuple[GPT, dict] | None = None,
-) -> Iterator[dict]:
-    """Yield the result of a benchmark after each encoding; trained: of --run."""
-    result: dict = header(name, config, device, dtype) | {"contexts": {}}
-    names, layers = config.names(), 1
-    if trained:
-        gpt_config = trained[0].config
-        names = list(dict.fromkeys((*BASELINES, gpt_config.pe)))
-        layers = gpt_config.n_layer
-        result |= {"run": Path(config.run or "").name, "model": gpt_config.size}
-    if result["compile"]:
-        # Models of all encodings, paths and layers share the same code objects.
-        torch._dynamo.config.recompile_limit = 16 * len(names) * layers
-    clock = devices.measure_gpu_seconds if name == "attention" else devices.measure_seconds
-    peak = devices.peak_flops(devices.describe(device), dtype)
-    for context in config.contexts():
-        setting = Setting(
-            model=config.model,
-            micro_batch=config.micro_batch,
-            context=context,
-            device=device,
-            dtype=dtype,
-            compile=result["compile"],
-            against=config.against,
-            steps=config.steps,
-            micro_batches=config.micro_batches,
-            shape={"vocab_size": config.vocab_size},
-        )
-        if setting.compile:
-            # Otherwise the second context would be compiled for dynamic shapes.
-            torch.compiler.reset()
-        if trained:
-            setting.layers = read_validation_text(setting, *trained)
+def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype) -> Iterator[dict]:
+    """Yield the result of a benchmark after each encoding, or row of the comparison."""
+    if name == "prepare":
+        yield benchmark_preparation(config)
+        return
+    compiles = config.compile
+    if compiles is None:
+        compiles = device.type == "cuda" and name in ("train", "attention")
+    result: dict = {
+        "model": config.model,
+        "micro_batch": 1 if name == "generate" else config.micro_batch,
+        "device": devices.describe(device),
+        "dtype": str(dtype).removeprefix("torch."),
+        "compile": compiles,
+        "repeats": config.repeats,
+    }
+    if name == "train":
+        result |= {"steps": config.steps, "micro_batches": config.micro_batches}
+    common = device, dtype, compiles, config.steps, config.micro_batches
+    shape = {"vocab_size": config.vocab_size}
+    settings = [
+        Setting(config.model, config.micro_batch, context, *common, shape)
+        for context in config.contexts()
+    ]
+    if name == "compare":
+        yield from compare(config, settings[0], result)
+        return
+    if compiles:
+        # Models of all encodings and paths share the same code objects.
+        torch._dynamo.config.recompile_limit = 16 * len(config.names())
+    result["contexts"] = {}
+    for setting in settings:
         # None: beyond the encoding's longest context, or out of memory
-        entries = result["contexts"][str(context)] = dict.fromkeys(names)
-        companions: dict[str, BenchmarkCase] = {}
-        for group in (BASELINES, *([pe] for pe in names if pe not in BASELINES)):
-            label = f"{name} of {' and '.join(group)} at {context:,} tokens"
-            try:
-                cases = build_cases(name, setting, group)
-                if cases:
-                    prepare = {key: case.prepare for key, case in {**companions, **cases}.items()}
-                    seconds = interleave(prepare, config.repeats, device, label, clock)
-                    for key, case in cases.items():
-                        entries[key] = make_entry(key, case, seconds, peak, device)
-            except torch.OutOfMemoryError:
-                if not companions:
-                    raise InputError(
-                        f"{label} does not fit into the GPU: lower --micro_batch or --context"
-                    ) from None
-                print(f"{label} does not fit into the GPU")
-            else:
-                print_fastest_paths(cases, entries, label)
-                for pe in set(group) - cases.keys() if cases else ():
-                    del entries[pe]  # measured by the Triton kernels only
-                companions = companions or {key: cases[key] for key in COMPANIONS if key in cases}
+        entries = result["contexts"][str(setting.context)] = dict.fromkeys(config.names())
+        for _ in measure_encodings(name, config, setting, entries):
             yield result
+
+
+def measure_encodings(
+    name: str, config: Config, setting: Setting, entries: dict[str, dict | None]
+) -> Iterator[None]:
+    """Add the entries of all cases at one context; yield after each encoding."""
+    device = setting.device
+    clock = devices.measure_gpu_seconds if name == "attention" else devices.measure_seconds
+    peak = devices.peak_flops(devices.describe(device), setting.dtype)
+    if setting.compile:
+        # Otherwise the second context would be compiled for dynamic shapes.
+        torch.compiler.reset()
+    companions: dict[str, BenchmarkCase] = {}
+    for group in (BASELINES, *([pe] for pe in config.names() if pe not in BASELINES)):
+        label = f"{name} of {' and '.join(group)} at {setting.context:,} tokens"
+        try:
+            cases = build_cases(name, setting, group)
+            if cases:
+                prepare = {key: case.prepare for key, case in {**companions, **cases}.items()}
+                seconds = interleave(prepare, config.repeats, device, label, clock)
+                for key, case in cases.items():
+                    entries[key] = make_entry(key, case, seconds, peak)
+        except torch.OutOfMemoryError:
+            if not companions:
+                raise InputError(
+                    f"{label} does not fit into the GPU: lower --micro_batch or --context"
+                ) from None
+            print(f"{label} does not fit into the GPU")
+        else:
+            print_fastest_paths(cases, entries, label)
+            for pe in set(group) - cases.keys() if cases else ():
+                del entries[pe]  # measured by the Triton kernels only
+            companions = companions or {key: cases[key] for key in COMPANIONS if key in cases}
+        yield
 
 
 def print_fastest_paths(cases: dict[str, BenchmarkCase], entries: dict, label: str) -> None:
@@ -259,13 +238,10 @@ def print_fastest_paths(cases: dict[str, BenchmarkCase], entries: dict, label: s
         print(f"{label}: for {pe} pass --attention {names[key]}, error {entries[key]['error']:.1g}")
 
 
-def compare(config: Config, device: torch.device, dtype: torch.dtype) -> Iterator[dict]:
+def compare(config: Config, setting: Setting, result: dict) -> Iterator[dict]:
     """Yield the comparison with other people's code after each of its rows."""
-    (context,) = config.contexts()
-    result = header("compare", config, device, dtype)
-    shape = config.micro_batch, context
-    setting = Setting(config.model, *shape, device, dtype, result["compile"], "transformers")
-    result |= {"context": context, "rows": [], "skipped": {}}
+    setting.shape = {}
+    result |= {"context": setting.context, "rows": [], "skipped": {}}
     for row in comparison.measure_rows(setting, config.repeats, result["skipped"]):
         result["rows"].append(row)
         yield result
@@ -280,34 +256,6 @@ def compare(config: Config, device: torch.device, dtype: torch.dtype) -> Iterato
         row["seconds"] = {"ours": seconds["pipeline"], "theirs": seconds["tiktoken"]}
         result["rows"].append(row)
     yield result
-
-
-def header(name: str, config: Config, device: torch.device, dtype: torch.dtype) -> dict:
-    """Return the part of a result that says how it was measured."""
-    compiles = config.compile
-    if compiles is None:
-        compiles = device.type == "cuda" and name in ("train", "attention")
-    result = {
-        "model": config.model,
-        "micro_batch": 1 if name == "generate" else config.micro_batch,
-        "device": devices.describe(device),
-        "dtype": str(dtype).removeprefix("torch."),
-        "compile": compiles,
-        "repeats": config.repeats,
-    }
-    if name == "train":
-        result |= {"steps": config.steps, "micro_batches": config.micro_batches}
-    return result
-
-
-def build_cases(name: str, setting: Setting, group) -> dict[str, BenchmarkCase]:
-    """Return the supported cases of a group of encodings."""
-    cases = {}
-    for pe in group:
-        for key, case in BENCHMARKS[name](setting, pe).items():
-            if not key.endswith(OPTIONAL_SUFFIXES) or case.is_supported(key):
-                cases[key] = case
-    return cases
 
 
 def write_standard_library(path: Path) -> Path:

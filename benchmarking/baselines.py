@@ -1,16 +1,16 @@
 """Other implementations that bench.py compares with.
 
-authors_cable:    the CABLE authors' network, github.com/axiomlab/Cable, commit
-                  8bc6b83, if PYTHONPATH has the folder `src` of a clone
-nanogpt:          github.com/karpathy/nanoGPT, commit 3adf61e, if NANOGPT names
-                  the folder of a clone
-forgetting_eager: the Forgetting Transformer's attention without its kernels:
-                  the attention path "forgetting-eager"
-make_transformers_model: Llama, GPT-NeoX or GPT-2 of transformers
+authors_cable  the CABLE authors' network, github.com/axiomlab/Cable, commit
+               8bc6b83, if PYTHONPATH has the folder `src` of a clone
+nanogpt        github.com/karpathy/nanoGPT, commit 3adf61e, if NANOGPT names
+               the folder of a clone
+eager_fox      the Forgetting Transformer's attention without its kernels
+make_transformers_model  Llama, GPT-NeoX or GPT-2 of transformers
 """
 
 import dataclasses
 import os
+from collections.abc import Callable
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,8 @@ from torch import Tensor, nn
 import attention
 from errors import InputError
 from model import GPT, GPTConfig
-from posenc import Encoding
 
 NANOGPT = "NANOGPT"  # environment variable: folder of a clone
-EAGER_PATH = "forgetting-eager"
 
 
 def is_installed(module: str) -> bool:
@@ -42,7 +40,7 @@ def forgetting_eager(
     mask_spec: attention.MaskSpec,
     packed_qkv: Tensor | None = None,
 ) -> Tensor:
-    """Compute attention of `fox` as the reference in its authors' test of their kernels.
+    """Compute causal attention of `fox` as its authors' reference for their kernels.
 
     Holds logits, biases and weights of all pairs: (B, H, T, T). Arguments: as
     attention.attend.
@@ -53,13 +51,12 @@ def forgetting_eager(
     return logits.masked_fill(is_later, float("-inf")).softmax(-1).to(v.dtype) @ v
 
 
-def _check_eager(encoding: Encoding) -> None:
-    """Raise InputError for encodings that `forgetting_eager` does not compute."""
-    if "fox" not in encoding.names or not encoding.causal:
-        raise InputError(f"attention path {EAGER_PATH} supports causal fox only: use another path")
-
-
-attention.register_path(attention.Path(EAGER_PATH, forgetting_eager, _check_eager))
+def eager_fox(config: GPTConfig) -> GPT:
+    """Return our network of `fox` with the attention of its authors."""
+    model = GPT(dataclasses.replace(config, pe="fox"))
+    path = attention.Path("forgetting-eager", forgetting_eager, attention.check_nothing)
+    model.attention_paths = (path,) * config.n_layer
+    return model
 
 
 def make_transformers_model(config: GPTConfig, positions: int) -> Any:
@@ -104,16 +101,18 @@ def make_transformers_model(config: GPTConfig, positions: int) -> Any:
 class OtherNetwork(nn.Module):
     """A network of other authors with the interface of GPT.
 
-    network(tokens, targets) returns logits and loss.
+    loss(tokens, targets): the mean cross-entropy, of (B, T) int64 each.
     """
 
-    def __init__(self, config: GPTConfig, network: nn.Module):
+    def __init__(
+        self, config: GPTConfig, network: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
+    ):
         super().__init__()
-        self.config, self.network = config, network
+        self.config, self.network, self.loss = config, network, loss
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy of tokens and targets, (B, T) int64 each."""
-        return self.network(tokens, targets.contiguous())[1]  # the network views its targets
+        return self.loss(tokens, targets.contiguous())  # networks view their targets
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
         """Return groups for AdamW: as theirs, parameters of two or more dimensions decay."""
@@ -127,21 +126,15 @@ class OtherNetwork(nn.Module):
     parameter_count, flops_per_token = GPT.parameter_count, GPT.flops_per_token
 
 
-class Llama(OtherNetwork):
-    """transformers' Llama of the shape of the llama block, without QK-norm."""
+def llama(config: GPTConfig) -> OtherNetwork:
+    """Return transformers' Llama of the shape of the llama block, without QK-norm."""
+    network = make_transformers_model(config, config.block_size)
 
-    def __init__(self, config: GPTConfig):
-        super().__init__(config, make_transformers_model(config, config.block_size))
-
-    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of tokens and targets, (B, T) int64 each."""
-        logits = self.network(tokens, use_cache=False).logits.float()
+    def loss(tokens: Tensor, targets: Tensor) -> Tensor:
+        logits = network(tokens, use_cache=False).logits.float()
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-
-def eager_fox(config: GPTConfig) -> GPT:
-    """Return our network of `fox` with the attention of its authors."""
-    return GPT(dataclasses.replace(config, pe="fox", attention=EAGER_PATH))
+    return OtherNetwork(config, network, loss)
 
 
 def authors_cable(config: GPTConfig) -> OtherNetwork:
@@ -152,7 +145,8 @@ def authors_cable(config: GPTConfig) -> OtherNetwork:
         )
     from Cable import Cable  # pyright: ignore[reportMissingImports]
 
-    return OtherNetwork(config, Cable(config))
+    network = Cable(config)
+    return OtherNetwork(config, network, lambda *batch: network(*batch)[1])
 
 
 def nanogpt(config: GPTConfig) -> OtherNetwork:
@@ -160,15 +154,17 @@ def nanogpt(config: GPTConfig) -> OtherNetwork:
 
     Raises InputError unless NANOGPT names the folder of a clone.
     """
-    folder = Path(os.environ.get(NANOGPT, ""))
-    spec = spec_from_file_location("nanogpt_model", folder / "model.py")
-    if not (os.environ.get(NANOGPT) and (folder / "model.py").is_file() and spec and spec.loader):
+    folder = os.environ.get(NANOGPT, "")
+    file = Path(folder, "model.py")
+    spec = spec_from_file_location("nanogpt_model", file)
+    if not (folder and file.is_file() and spec and spec.loader):
         raise InputError(
-            f"{NANOGPT} is '{os.environ.get(NANOGPT, '')}', which has no model.py: "
+            f"{NANOGPT} is '{folder}', which has no model.py: "
             "use the folder of a clone of github.com/karpathy/nanoGPT"
         )
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     names = ("block_size", "vocab_size", "n_layer", "n_head", "n_embd")
     shape = {name: getattr(config, name) for name in names}
-    return OtherNetwork(config, module.GPT(module.GPTConfig(**shape, dropout=0.0, bias=True)))
+    network = module.GPT(module.GPTConfig(**shape, dropout=0.0, bias=True))
+    return OtherNetwork(config, network, lambda *batch: network(*batch)[1])

@@ -1,19 +1,24 @@
-"""Benchmark cases of training, generation and evaluation. bench.py times them, interleaved."""
+"""Benchmark cases of training, attention, generation and evaluation, timed by bench.py."""
 
 import collections
+import functools
+from collections.abc import Callable
 
 from runtime import devices
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
+import attention
 import pe_spec
 from benchmarking import baselines
-from benchmarking.attention_cases import attention_cases
-from benchmarking.setting import BASELINES, SEED, BenchmarkCase, Setting, tensor_bytes
+from benchmarking.profiles import profile_round
+from benchmarking.setting import BASELINES, SEED, BenchmarkCase, Setting, ending, tensor_bytes
 from generation import sampling
 from kv_cache import Cache
 from model import GPT, GPTConfig, optimizer_step
+from training.attention_layer import AttentionLayer, random_layer, relative_errors
 from training.optimizer import make_grad_scaler, make_optimizer
 
 NEW_TOKENS = 64  # tokens to generate per round, or half of the context if that is less
@@ -50,14 +55,15 @@ def train_case(setting: Setting, model: GPT | baselines.OtherNetwork) -> Benchma
         for _ in range(setting.steps):
             train_step(model, optimizer, scaler, batch, setting.dtype, setting.micro_batches)
 
-    def memory():
+    def measure():
         moments = [x for state in optimizer.state.values() for x in state.values()]
         held = weights_of(model) + tensor_bytes(moments)
-        return held + devices.measure_peak_memory(train, setting.device)
+        memory = held + devices.measure_peak_memory(train, setting.device)
+        return {"memory": memory} | profile_round(train, setting.device)
 
     flops = model.flops_per_token(setting.context)
     tokens = batch[0].numel() * setting.steps * setting.micro_batches
-    return BenchmarkCase(lambda: train, tokens, memory, flops=flops, is_profiled=True)
+    return BenchmarkCase(lambda: train, tokens, measure, flops)
 
 
 def train_step(
@@ -76,33 +82,81 @@ def train_step(
     optimizer_step(model, optimizer, scaler)
 
 
+def attention_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
+    """Return the cases of an encoding by name, and with `rope` those of plain SDPA.
+
+    training/attention_layer.py describes what a case computes.
+    """
+    config = GPTConfig(size=setting.model, pe=pe, n_layer=1)
+    shape = setting.micro_batch, setting.context
+    layer = random_layer(config, shape, setting.dtype, setting.device)
+    exact = functools.cache(layer.reference)
+
+    def make(forward: Callable[[], Tensor], path: str | None) -> BenchmarkCase:
+        compiled = setting.maybe_compile(forward)
+
+        def run():
+            return layer.forward_backward(compiled)
+
+        def measure():
+            memory = devices.measure_peak_memory(run, setting.device)
+            if path is None:  # another function than the encoding's
+                return {"memory": memory}
+            errors = [0.0, *relative_errors(run(), exact()).values()]
+            # Unlike Python's max, PyTorch's keeps NaN.
+            return {"memory": memory, "error": torch.tensor(errors).max().item()}
+
+        return BenchmarkCase(lambda: run, shape[0] * shape[1], measure, path=path)
+
+    cases = {
+        pe + suffix: make(functools.partial(layer.attend, path), path)
+        for suffix, path in setting.paths(layer.encoding).items()
+    }
+    if pe == BASELINES[0]:
+        for suffix, name in {"": "", **setting.backends()}.items():
+            backend = attention.BACKENDS.get(name)
+            forward = functools.partial(attend_without_encoding, layer, backend)
+            cases[f"sdpa{suffix}"] = make(forward, None)
+    return cases
+
+
+def attend_without_encoding(layer: AttentionLayer, backend: SDPBackend | None) -> Tensor:
+    """Return attention (B, T, C) by PyTorch's fused kernel alone."""
+    q, k, v = layer.attn.split_heads(layer.packed_qkv)
+    y = attention.sdpa(q, k, v, layer.attn.scale, attention.MaskSpec(), backend)
+    return y.transpose(1, 2).flatten(2)
+
+
+def generation_task(setting: Setting, vocab_size: int) -> tuple[list[int], int]:
+    """Return a random prompt, and how many tokens to generate up to the context."""
+    new_tokens = min(NEW_TOKENS, setting.context // 2)
+    torch.manual_seed(SEED)
+    return torch.randint(vocab_size, (setting.context - new_tokens,)).tolist(), new_tokens
+
+
 def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     """Return the case of greedy generation up to the context; {} beyond the encoding's limit."""
     model = setting.build_model(pe, GPTConfig.block_size).eval()
     if setting.context > (model.max_context or setting.context):
         return {}
     sampling.prepare_generation(model, setting.dtype, setting.compile)
-    new_tokens, vocab_size = min(NEW_TOKENS, setting.context // 2), model.config.vocab_size
+    prompt, new_tokens = generation_task(setting, model.config.vocab_size)
     # The first new token comes from reading the prompt, which is not timed.
     options = sampling.SamplingConfig(
         max_new_tokens=new_tokens + 1, temperature=0, compile=setting.compile
     )
-    torch.manual_seed(SEED)
-    prompt = torch.randint(vocab_size, (setting.context - new_tokens,)).tolist()
 
     def prepare():
         steps = sampling.generate(model, [prompt], options, -1, setting.device, setting.dtype)
         next(steps)
         return lambda: collections.deque(steps, maxlen=0)
 
-    def memory():
-        return cache_bytes(model, setting.context, setting.device, setting.dtype)
+    def measure():
+        memory = cache_bytes(model, setting.context, setting.device, setting.dtype)
+        return {"memory": memory, "weights": weights_of(model)}
 
     flops = model.flops_per_token(setting.context) / 3  # forward only
-    cases = {pe: BenchmarkCase(prepare, new_tokens, memory, weights_of(model), flops)}
-    if setting.against == "transformers":
-        cases[f"{pe} transformers"] = transformers_case(setting, model.config, prompt, new_tokens)
-    return cases
+    return {pe: BenchmarkCase(prepare, new_tokens, measure, flops)}
 
 
 @torch.no_grad()
@@ -112,36 +166,6 @@ def cache_bytes(model: GPT, tokens: int, device: torch.device, dtype: torch.dtyp
     with devices.autocast(device, dtype):
         model.hidden(torch.zeros(1, 1, dtype=torch.int64, device=device), cache)
     return tensor_bytes(buffer for layer in cache.layers for buffer in layer.buffers)
-
-
-def transformers_case(
-    setting: Setting, config: GPTConfig, prompt: list[int], new_tokens: int
-) -> BenchmarkCase:
-    """Return the case of greedy generation by transformers, with its dynamic cache.
-
-    It starts from a cache of the prompt and the first new token, as ours.
-    """
-    positions = max(setting.context + 1, GPTConfig.block_size)
-    torch.manual_seed(SEED)
-    model = baselines.make_transformers_model(config, positions)
-    model = model.to(setting.device, setting.dtype).eval()
-    tokens = torch.tensor([prompt], device=setting.device)
-
-    @torch.no_grad()
-    def prepare():
-        output = model(tokens, use_cache=True, logits_to_keep=1)
-        known = torch.cat([tokens, output.logits[:, -1:].argmax(-1)], 1)
-        options = {"max_new_tokens": new_tokens, "do_sample": False, "pad_token_id": 0}
-        options |= {"attention_mask": torch.ones_like(known)}
-        return lambda: model.generate(known, past_key_values=output.past_key_values, **options)
-
-    @torch.no_grad()
-    def memory():
-        whole = torch.zeros(1, setting.context, dtype=torch.int64, device=setting.device)
-        cache = model(whole, use_cache=True, logits_to_keep=1).past_key_values
-        return tensor_bytes(x for layer in cache.layers for x in (layer.keys, layer.values))
-
-    return BenchmarkCase(prepare, new_tokens, memory, weights_of(model))
 
 
 def weights_of(model: torch.nn.Module) -> int:
@@ -161,11 +185,11 @@ def evaluation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         with devices.autocast(setting.device, setting.dtype):
             losses(*batch)
 
-    def memory():
-        return weights_of(model) + devices.measure_peak_memory(forward, setting.device)
+    def measure():
+        return {"memory": weights_of(model) + devices.measure_peak_memory(forward, setting.device)}
 
     flops = model.flops_per_token(setting.context) / 3
-    return {pe: BenchmarkCase(lambda: forward, batch[0].numel(), memory, flops=flops)}
+    return {pe: BenchmarkCase(lambda: forward, batch[0].numel(), measure, flops)}
 
 
 # Benchmarks by their name on the command line: function of the setting and an encoding.
@@ -175,3 +199,15 @@ BENCHMARKS = {
     "generate": generation_cases,
     "eval": evaluation_cases,
 }
+# Endings of the names of cases that the hardware may not support.
+OPTIONAL = (*map(ending, ("sdpa/flash", "sdpa/cudnn", "triton", "flex")),)
+
+
+def build_cases(name: str, setting: Setting, encodings) -> dict[str, BenchmarkCase]:
+    """Return the supported cases of encodings, by name."""
+    cases = {}
+    for pe in encodings:
+        for key, case in BENCHMARKS[name](setting, pe).items():
+            if not key.endswith(OPTIONAL) or case.is_supported(key):
+                cases[key] = case
+    return cases

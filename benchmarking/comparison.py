@@ -1,7 +1,5 @@
 """Pairs of cases for `bench.py compare`: ours, and another implementation of the same task.
 
-    for row in measure_rows(setting, repeats, skipped): ...
-
 What is not available is skipped. Every pair is interleaved with a product of
 two square matrices, whose speed is the measured peak of the device.
 """
@@ -15,7 +13,7 @@ from runtime import checkpoints, devices
 import torch
 
 from benchmarking import baselines
-from benchmarking.cases import generation_cases, train_case
+from benchmarking.cases import generation_cases, generation_task, train_case
 from benchmarking.setting import SEED, BenchmarkCase, Setting, interleave
 from errors import InputError
 from model import GPT, GPTConfig
@@ -38,20 +36,38 @@ def train(network: Network, pe: str, setting: Setting) -> Pair:
 
 
 def generate(pe: str, setting: Setting) -> Pair:
-    """Return greedy generation of an encoding and of transformers."""
+    """Return greedy generation of an encoding and of transformers, with its dynamic cache.
+
+    Theirs starts from a cache of the prompt and the first new token, as ours.
+    """
     cases = generation_cases(setting, pe)
     if not cases:
         raise InputError(f"{pe} is limited to {GPTConfig.block_size} tokens: lower --context")
-    return cases[pe], cases[f"{pe} transformers"]
+    config = GPTConfig(size=setting.model, pe=pe, **setting.shape)
+    prompt, new_tokens = generation_task(setting, config.vocab_size)
+    torch.manual_seed(SEED)
+    positions = max(setting.context + 1, GPTConfig.block_size)
+    model = baselines.make_transformers_model(config, positions)
+    model = model.to(setting.device, setting.dtype).eval()
+    tokens = torch.tensor([prompt], device=setting.device)
+
+    @torch.no_grad()
+    def prepare():
+        output = model(tokens, use_cache=True, logits_to_keep=1)
+        known = torch.cat([tokens, output.logits[:, -1:].argmax(-1)], 1)
+        options = {"max_new_tokens": new_tokens, "do_sample": False, "pad_token_id": 0}
+        options |= {"attention_mask": torch.ones_like(known)}
+        return lambda: model.generate(known, past_key_values=output.past_key_values, **options)
+
+    return cases[pe], BenchmarkCase(prepare, new_tokens)
 
 
 def evaluate(pe: str, setting: Setting) -> Pair:
     """Return the losses of a text by overlapping windows, and by transformers' recipe for them.
 
-    The windows are those of the recipe in transformers' documentation,
-    "Perplexity of fixed-length models": they overlap by half, and each predicts
-    its last half. Ours are evaluated in batches, as in eval_extrapolation.py,
-    and have logits of these tokens only.
+    "Perplexity of fixed-length models" in its documentation: windows overlap by
+    half, and each predicts its last half. Ours are evaluated in batches, as in
+    eval_extrapolation.py, and have logits of these tokens only.
     """
     stride = setting.context // 2
     length = 2 * stride
@@ -89,8 +105,7 @@ def evaluate(pe: str, setting: Setting) -> Pair:
         return torch.stack(losses)
 
     flops = inputs.numel() * model.flops_per_token(length, stride) / 3 / total
-    case = BenchmarkCase(lambda: ours, total, lambda: 0, flops=flops)
-    return case, BenchmarkCase(lambda: recipe, total, lambda: 0)
+    return BenchmarkCase(lambda: ours, total, flops=flops), BenchmarkCase(lambda: recipe, total)
 
 
 # What is compared, the encoding, with what, and the function that returns the pair.
@@ -98,7 +113,7 @@ ROWS: list[tuple[str, str, str, Callable[[str, Setting], Pair]]] = [
     ("training step", "learnable", "nanoGPT", partial(train, baselines.nanogpt)),
     ("training step", "cable-v1", "CABLE authors", partial(train, baselines.authors_cable)),
     ("training step", "fox", "Forgetting Transformer, eager", partial(train, baselines.eager_fox)),
-    ("training step", f"rope{LLAMA}", "transformers", partial(train, baselines.Llama)),
+    ("training step", f"rope{LLAMA}", "transformers", partial(train, baselines.llama)),
     ("generation", f"rope{LLAMA}", "transformers", generate),
     ("generation", "learnable", "transformers", generate),
     ("generation", "rope", "transformers", generate),
@@ -113,7 +128,9 @@ def measure_rows(setting: Setting, repeats: int, skipped: dict[str, str]) -> Ite
 
     Others are printed and added to `skipped`: label of a row -> why.
     """
-    product, product_flops = matrix_product(setting)
+    size = PRODUCT_SIZE[setting.device.type]
+    torch.manual_seed(SEED)
+    factors = torch.randn(2, size, size, device=setting.device, dtype=setting.dtype)
     for task, name, against, build in ROWS:
         label = f"{task}, {name}, {against}"
         shape = {"block": "llama", "qk_norm": False} if LLAMA in name else {}
@@ -127,7 +144,8 @@ def measure_rows(setting: Setting, repeats: int, skipped: dict[str, str]) -> Ite
         if not theirs.is_supported(label):
             skipped[label] = "their code fails on this machine: see the output"
             continue
-        prepare = {"ours": ours.prepare, "theirs": theirs.prepare, "product": lambda: product}
+        prepare = {"ours": ours.prepare, "theirs": theirs.prepare}
+        prepare["product"] = lambda: lambda: factors[0] @ factors[1]
         seconds = interleave(prepare, repeats, setting.device, label)
         yield {
             "task": task,
@@ -135,14 +153,6 @@ def measure_rows(setting: Setting, repeats: int, skipped: dict[str, str]) -> Ite
             "against": against,
             "tokens": ours.tokens,
             "flops": ours.flops * ours.tokens if ours.flops else None,
-            "product_flops": product_flops,
+            "product_flops": 2 * size**3,
             "seconds": seconds,
         }
-
-
-def matrix_product(setting: Setting) -> tuple[Callable[[], torch.Tensor], int]:
-    """Return a function that multiplies two square matrices, and its FLOPs."""
-    size = PRODUCT_SIZE[setting.device.type]
-    torch.manual_seed(SEED)
-    factors = torch.randn(2, size, size, device=setting.device, dtype=setting.dtype)
-    return lambda: factors[0] @ factors[1], 2 * size**3

@@ -1,8 +1,8 @@
-"""Profile of a round: the fraction of its time in each group of kernels, and the longest kernels.
+"""Profile of a round: where its time goes, and the longest kernels.
 
-Kernels belong to a group by their name. "waiting" is the rest of the wall time, in which the device
-waits for the host. On a CPU, operators take the place of kernels, and the profiled round is slower
-than others.
+Kernels belong to a group by their name. "waiting" is the rest of the wall time,
+in which the device waits for the host. On a CPU, operators take the place of
+kernels, and the profiled round is slower than others.
 """
 
 import re
@@ -28,24 +28,21 @@ def kernel_group(name: str) -> str:
     return next(matches, OTHER)
 
 
-def profile_round(call: Callable[[], object], device: torch.device, seconds: float) -> dict:
-    """Return the fractions of the time of `call()` by group, and the longest kernels with their ms.
-
-    seconds: wall time of a call that is not profiled, which counts on a GPU.
-    """
+def profile_round(call: Callable[[], object], device: torch.device) -> dict:
+    """Return the fractions of the time of `call()` by group, and the longest kernels with ms."""
     is_gpu = device.type == "cuda"
-    activity = ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU
-    with profile(activities=[activity]) as profiled:
-        wall = devices.measure_seconds(call, device)
-    milliseconds = 1000 * (seconds if is_gpu else wall)
     kind = "CUDA" if is_gpu else "CPU"
+    wall = devices.measure_seconds(call, device)
+    with profile(activities=[getattr(ProfilerActivity, kind)]) as profiled:
+        profiled_wall = devices.measure_seconds(call, device)
+    milliseconds = 1000 * (wall if is_gpu else profiled_wall)
     groups = dict.fromkeys((*GROUPS, OTHER), 0.0)
     kernels = []
     for event in profiled.key_averages():
-        time = event.self_device_time_total if is_gpu else event.self_cpu_time_total
+        time = (event.self_device_time_total if is_gpu else event.self_cpu_time_total) / 1000
         if event.device_type.name == kind and time > 0:
-            groups[kernel_group(event.key)] += time / 1000
-            kernels.append({"name": event.key[:200], "calls": event.count, "ms": time / 1000})
+            groups[kernel_group(event.key)] += time
+            kernels.append({"name": event.key[:200], "calls": event.count, "ms": time})
     groups[WAITING] = max(0.0, milliseconds - sum(groups.values()))
     total = sum(groups.values())
     kernels.sort(key=lambda kernel: -kernel["ms"])

@@ -4,11 +4,10 @@ seconds = interleave({"cable": case.prepare, "rope": other.prepare}, 5, device, 
 entry = make_entry("cable", case, seconds, peak=None)
 """
 
-import dataclasses
 import gc
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from runtime import devices
@@ -19,16 +18,17 @@ from tqdm import tqdm
 
 import attention
 import posenc
-import triton_attention
-import triton_attention.flex  # noqa: F401, registers the path "flex"
-from benchmarking import profiles
-from evaluation import bias_statistics
+import triton_attention.flex  # noqa: F401, registers the paths "triton" and "flex"
+from errors import InputError
 from model import GPT, GPTConfig
 
 BASELINES = ("rope", "nope")  # encodings that every benchmark measures
-# Endings of the names of cases that the hardware may not support: they are
-# tried before they are timed, and left out if they fail.
-OPTIONAL_SUFFIXES = (" triton", " all tiles", " flex", " flash", " cudnn")
+# Paths that are compared with that of "auto" where they support the encoding.
+# They are tried before they are timed, and left out if the hardware fails.
+PATHS = {
+    "cpu": ("dense", "sdpa/flash"),
+    "cuda": ("dense", "sdpa/flash", "sdpa/cudnn", "triton", "flex"),
+}
 # Longest context, in tokens, at which a compiled dense path is measured: each
 # of its chunks is compiled separately.
 DENSE_CONTEXT = 8192
@@ -46,55 +46,42 @@ class Setting:
     device: torch.device
     dtype: torch.dtype
     compile: bool
-    against: str | None = None
-    """generate: "transformers" adds its models of the same size"""
-    layers: list[bias_statistics.Layer] = dataclasses.field(default_factory=list)
-    """attention: of a trained model, with their inputs; empty: an untrained one"""
     steps: int = 1
     """train: optimizer steps of a round"""
     micro_batches: int = 1
     """train: micro-batches of an optimizer step"""
-    shape: dict[str, Any] = dataclasses.field(default_factory=dict)
+    shape: dict[str, Any] = field(default_factory=dict)
     """settings of GPTConfig that replace those of the size, such as n_layer"""
 
     def build_model(self, pe: str, block_size: int, path: str = "auto") -> GPT:
         """Return a model with random weights on the device."""
-        config = GPTConfig(
-            size=self.model, pe=pe, block_size=block_size, attention=path, **self.shape
-        )
+        shape = {"block_size": block_size, "attention": path, **self.shape}
         torch.manual_seed(SEED)
-        return GPT(config).to(self.device)
+        return GPT(GPTConfig(size=self.model, pe=pe, **shape)).to(self.device)
 
     def paths(self, encoding: posenc.Encoding) -> dict[str, str]:
-        """Return the attention paths to compare: suffix of the case's name -> path.
+        """Return the attention paths to compare: ending of a case's name -> path."""
+        automatic = attention.resolve_path("auto", encoding, self.device.type).name
+        others = (name for name in PATHS[self.device.type] if name != automatic)
+        supported = [name for name in others if self.supports(name, encoding)]
+        return {"": automatic} | {ending(name): name for name in supported}
 
-        "" is the path that `attention.resolve_path` selects. On a CPU " flash"
-        is PyTorch's fused kernel. " all tiles" is the Triton path that skips no
-        tiles, " flex" is FlexAttention.
-        """
-        automatic = attention.resolve_path("auto", encoding, self.device.type)
-        paths = {"": automatic.name}
-        has_bias = encoding.bias is not None
-        short_enough = self.context <= DENSE_CONTEXT or not self.compile
-        if automatic.fused and has_bias and short_enough:
-            paths[" dense"] = "dense"
-        if automatic.fused:
-            paths |= self.backends() or {" flash": "sdpa/flash"}
-        if self.device.type != "cuda":
-            return paths
-        if triton_attention.supports(encoding):
-            paths[" triton"] = "triton"
-            if getattr(encoding, "triton_kind", None) == "decay":
-                paths[" all tiles"] = "all tiles"
-        if has_bias and not attention.needs_rows(encoding) and encoding.window_size is None:
-            paths[" flex"] = attention.resolve_path("flex", encoding).name
-        return paths
+    def supports(self, path: str, encoding: posenc.Encoding) -> bool:
+        """Return whether a path computes an encoding, and is worth a comparison."""
+        if path in ("dense", "flex") and encoding.bias is None:
+            return False
+        if path == "dense" and self.compile and self.context > DENSE_CONTEXT:
+            return False
+        try:
+            attention.resolve_path(path, encoding)
+        except InputError:
+            return False
+        return True
 
     def backends(self) -> dict[str, str]:
-        """Return the backends of PyTorch's fused kernel to pin: suffix of a name -> path."""
-        if self.device.type != "cuda":
-            return {}
-        return {" flash": "sdpa/flash", " cudnn": "sdpa/cudnn"}
+        """Return the backends of PyTorch's fused kernel to compare on a GPU, as `paths`."""
+        names = PATHS["cuda"] if self.device.type == "cuda" else ()
+        return {ending(name): name for name in names if name in attention.BACKENDS}
 
     def make_batch(self, vocab_size: int) -> tuple[Tensor, Tensor]:
         """Return random inputs and targets, (B, T) int64 each."""
@@ -108,6 +95,11 @@ class Setting:
         return torch.compile(function) if self.compile else function
 
 
+def ending(path: str) -> str:
+    """Return the ending of a case's name for a path: " flash" for "sdpa/flash"."""
+    return f" {path.rpartition('/')[2]}"
+
+
 @dataclass
 class BenchmarkCase:
     """One thing to time."""
@@ -116,18 +108,10 @@ class BenchmarkCase:
     """prepares a round, untimed, and returns the function to time"""
     tokens: int
     """tokens per round"""
-    memory: Callable[[], int]
-    """measures memory in bytes"""
-    weights: int | None = None
-    """generate: bytes of the weights"""
+    measure: Callable[[], dict] = dict
+    """returns further fields of the entry, such as memory in bytes"""
     flops: float | None = None
     """FLOPs per token, if defined"""
-    error: Callable[[], float] | None = None
-    """attention: measures the relative error of outputs and gradients"""
-    left_out: Callable[[], float] | None = None
-    """attention: measures the fraction of key tiles that the Triton kernels skip"""
-    is_profiled: bool = False
-    """whether to profile a round"""
     path: str | None = None
     """attention: value of --attention that selects what is timed"""
 
@@ -154,67 +138,54 @@ def interleave(
     device: torch.device,
     label: str,
     clock: Callable[[Callable, torch.device], float] = devices.measure_seconds,
-    uncounted: int = 1,
 ) -> dict[str, list[float]]:
-    """Return the seconds of `repeats` rounds by name, after `uncounted` rounds.
+    """Return the seconds of `repeats` rounds by name, after one that is not counted.
 
-    prepare: functions that prepare a round, untimed, and return the function to
-    time. Python's garbage collection is off.
+    prepare: as that of BenchmarkCase. Python's garbage collection is off.
     """
     seconds = {name: [] for name in prepare}
     gc.collect()
     gc.disable()
-    total = (repeats + uncounted) * len(prepare)
+    total = (1 + repeats) * len(prepare)
     try:
         with tqdm(total=total, desc=label, unit="case", disable=None, leave=False) as bar:
-            for _ in range(repeats + uncounted):
+            for _ in range(1 + repeats):
                 for name, prepare_round in prepare.items():
                     seconds[name].append(clock(prepare_round(), device))
                     bar.update()
     finally:
         gc.enable()
-    return {name: rounds[uncounted:] for name, rounds in seconds.items()}
+    return {name: rounds[1:] for name, rounds in seconds.items()}
 
 
-def make_entry(
-    name: str,
-    case: BenchmarkCase,
-    seconds: dict[str, list[float]],
-    peak: float | None,
-    device: torch.device | None = None,
-) -> dict:
-    """Return the numbers of one case.
+def make_speeds(name: str, tokens: int, seconds: dict[str, list[float]]) -> dict:
+    """Return the speed of one case, from the seconds of all cases measured together.
 
-    seconds: of all cases measured together. peak: FLOP/s of the device, or None
-    if unknown. device: to profile a round of cases that are profiled. "others"
-    has the seconds of the cases that it is compared with, "ratios" its speed
-    over theirs, the median over rounds.
+    "others" has the seconds of the cases that it is compared with, "ratios" its
+    speed over theirs, the median over rounds.
     """
-    rate = case.tokens / statistics.median(seconds[name])
-    pe = name.removesuffix(" triton").removesuffix(" all tiles")
+    pe = name.removesuffix(" triton")
     plain = "sdpa" if "sdpa" in seconds else "rope"
     compared = {key: key for key in (*BASELINES, "sdpa")}
     compared |= {key: f"{plain} {key}" for key in ("flash", "cudnn")}
-    compared |= {key: f"{pe} {key}" for key in ("dense", "flex", "transformers")}
+    compared |= {key: f"{pe} {key}" for key in ("dense", "flex")}
     others = {key: seconds[other] for key, other in compared.items() if other in seconds}
-    entry = {
+    return {
         "seconds": seconds[name],
         "others": others,
-        "tokens": case.tokens,
-        "tokens_per_second": rate,
+        "tokens": tokens,
+        "tokens_per_second": tokens / statistics.median(seconds[name]),
         "ratios": {
             key: statistics.median(b / a for a, b in zip(seconds[name], other, strict=True))
             for key, other in others.items()
         },
-        "mfu": rate * case.flops / peak if peak and case.flops else None,
-        "memory": case.memory(),
     }
-    if case.weights is not None:
-        entry["weights"] = case.weights
-    if case.is_profiled and device:
-        entry |= profiles.profile_round(case.prepare(), device, statistics.median(seconds[name]))
-    if case.error:
-        entry["error"] = case.error()
-    if case.left_out:
-        entry["left_out"] = case.left_out()
-    return entry
+
+
+def make_entry(
+    name: str, case: BenchmarkCase, seconds: dict[str, list[float]], peak: float | None
+) -> dict:
+    """Return all numbers of one case; peak: FLOP/s of the device, None if unknown."""
+    entry = make_speeds(name, case.tokens, seconds)
+    flops = entry["tokens_per_second"] * case.flops if case.flops else None
+    return {**entry, "mfu": flops / peak if peak and flops else None, **case.measure()}

@@ -124,13 +124,12 @@ SPEED_ENTRY = fields(
         "tokens_per_second memory weights?": Positive,
         "ratios": dict[Text, Positive],
         "mfu error?": nullable(NotNegative),
-        "left_out?": nullable(Fraction),
         "time?": dict[Text, Fraction],
         "kernels?": list[fields({"name": Text, "calls": Count, "ms": Positive})],
     }
 )
 CONTEXTS = dict[LengthKey, dict[Text, nullable(SPEED_ENTRY)]]
-SPEED_RESULT = fields(SETUP | {"run?": Text, "contexts": CONTEXTS})
+SPEED_RESULT = fields(SETUP | {"contexts": CONTEXTS})
 SPEED_RESULTS = ("train", "attention", "generate", "eval")
 SPEED = fields(HARDWARE | {f"{name}?": SPEED_RESULT for name in SPEED_RESULTS})
 COMPARISON_ROW = fields(

@@ -34,7 +34,7 @@ from reporting.tables import (
 # What one row of each benchmark of bench.py measures.
 BENCHMARKS = {
     "train": "{steps}, micro-batch {micro_batch}",
-    "attention": "attention of {layers} alone, forward and backward, micro-batch {micro_batch}",
+    "attention": "attention of one layer alone, forward and backward, micro-batch {micro_batch}",
     "generate": "{tokens} tokens generated one by one, up to the context; memory of the KV cache",
     "eval": "forward pass without gradients, micro-batch {micro_batch}",
 }
@@ -230,7 +230,6 @@ def _speed_caption(benchmark: str, result: dict) -> str:
     measured = BENCHMARKS[benchmark].format(
         steps="one optimizer step" if is_single else f"{steps} x {micro_batches} passes",
         micro_batch=result["micro_batch"],
-        layers=f"every layer of the run {result['run']}" if "run" in result else "one layer",
         tokens=number_range(entry["tokens"] for entry in cases if entry),
     )
     return (

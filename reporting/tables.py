@@ -132,7 +132,6 @@ SPEED_FORMATS = {
     **{f"vs {name}": "{:.2f}" for name in ("dense", "flex", "transformers")},
     "MFU": "{:.1%}",
     "error": "{:.1e}",
-    "skipped": "{:.1%}",
     "memory (MB)": "{:,.1f}",
     "weights (MB)": "{:,.1f}",
 }
@@ -164,7 +163,6 @@ def speed_table(result: dict, by_context: bool = False) -> Table:
                 **{f"vs {other}": ratio for other, ratio in entry["ratios"].items()},
                 "MFU": entry["mfu"],
                 "error": entry.get("error"),
-                "skipped": entry.get("left_out"),
                 "memory (MB)": entry["memory"] / 1e6,
                 "weights (MB)": entry["weights"] / 1e6 if "weights" in entry else None,
             }

@@ -1,32 +1,29 @@
 """bench.py: numbers follow from the seconds, and invalid input is refused. No test checks speed."""
 
-import dataclasses
 import functools
 import json
 import math
 import shlex
 
-from runtime import checkpoints, devices
+from runtime import devices
 from runtime.schema import find_mismatch
 
 import pytest
 import torch
 
-import attention
 import bench
 import model
-from benchmarking import attention_cases, cases, comparison
-from benchmarking.setting import BenchmarkCase, Setting
+from benchmarking import cases, comparison
+from benchmarking.setting import BenchmarkCase, Setting, make_speeds
 from errors import InputError
 from evaluation.record_schema import COMPARISON, SPEED
 from model import GPT, GPTConfig
-from text_data import data_loader, shards, text_sources
+from text_data import text_sources
 
 SMALL = shlex.split(
     "--model quickstart --vocab_size 320 --micro_batch 2 --repeats 3 --device cpu --dtype float32"
 )
 NAMES = ("train", "attention", "generate", "eval")
-PLAIN = Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)
 
 
 def measure(folder, flags, *paths):
@@ -48,6 +45,7 @@ def record(tmp_path_factory):
 def test_speeds_and_ratios_follow_from_the_seconds(record, name):
     """Computed again here: the median of three rounds is the middle one."""
     encodings = ["rope", "nope", "cable", "t5:buckets=8,max_distance=16"]
+    assert find_mismatch(record, SPEED) is None
     assert {"command", "commit", "python", "torch", "processor", "cores", "time"} <= record.keys()
     setting = {"dtype": "float32", "compile": False, "device": "cpu (1 threads)", "repeats": 3}
     assert setting.items() <= record[name].items() and "objective" not in record[name]
@@ -120,7 +118,7 @@ def test_seconds_and_ratios_with_a_simulated_clock(monkeypatch):
     seconds = bench.interleave(prepared, 3, torch.device("cpu"), "")
     assert calls == ["prepare a", "a", "prepare b", "b"] * 4
     assert seconds == {"a": [4, 2, 1], "b": [4, 8, 6]}
-    case = BenchmarkCase(None, 12, lambda: 7, flops=100)
+    case = BenchmarkCase(None, 12, lambda: {"memory": 7}, flops=100)
     assert bench.make_entry(
         "a", case, {"a": [4, 2, 1], "rope": [4, 8, 6], "a dense": [1, 1, 9]}, peak=1e4
     ) == {
@@ -147,53 +145,10 @@ def test_every_encoding_is_compiled(monkeypatch):
         torch, "compile", lambda function, **_: compiled(function, backend=backend, fullgraph=True)
     )
     names = "cable,alibi,kerple"  # with rope and nope, at two lengths: 10 graphs
-    config = bench.Config(
-        what=["eval"],
-        encodings=names,
-        context="8,10",
-        model="quickstart",
-        vocab_size=320,
-        repeats=1,
-        compile=True,
-    )
+    options = {"model": "quickstart", "vocab_size": 320, "repeats": 1, "compile": True}
+    config = bench.Config(what=["eval"], encodings=names, context="8,10", **options)
     *_, last = bench.measure("eval", config, torch.device("cpu"), torch.float32)
     assert last["compile"] and len(last["contexts"]["10"]) == 5 and len(graphs) == 10
-
-
-def test_generation_is_compared_with_transformers(tmp_path, capsys):
-    flags = "generate --context 8 --against transformers --repeats 1 --dtype bfloat16"
-    flags += " --vocab_size 50304"  # GPT-2 has a table of positions
-    record = measure(tmp_path, flags)
-    assert find_mismatch(record, SPEED) is None and record["transformers"]
-    entries = record["generate"]["contexts"]["8"]
-    names = ("rope", "nope", "cable")
-    assert set(entries) == {f"{pe}{suffix}" for pe in names for suffix in ("", " transformers")}
-    for pe in names:
-        ours, theirs = entries[pe], entries[f"{pe} transformers"]
-        assert ours["others"]["transformers"] == theirs["seconds"]
-        assert "transformers" not in theirs["ratios"]
-        assert theirs["tokens"] == ours["tokens"] == 4
-        assert 0.95 < ours["weights"] / theirs["weights"] < 1.05  # of the same size and dtype
-    assert "| vs transformers |" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("pe", ["rope", "cable"])
-def test_transformers_case_generates_what_generate_does(pe, monkeypatch):
-    """It starts from a cache, so that reading the prompt is not timed."""
-    models, build = [], cases.baselines.make_transformers_model
-
-    def spy(*arguments):
-        models.append(build(*arguments))
-        return models[-1]
-
-    monkeypatch.setattr(cases.baselines, "make_transformers_model", spy)
-    setting = dataclasses.replace(PLAIN, against="transformers", shape={"vocab_size": 320})
-    config = setting.build_model(pe, 16).config
-    case = cases.transformers_case(setting, config, [5, 6, 7, 8], 4)
-    tokens = case.prepare()()
-    plain = models[0].generate(torch.tensor([[5, 6, 7, 8]]), max_new_tokens=5, do_sample=False)
-    assert tokens.tolist() == plain.tolist()
-    assert case.memory() == 2 * 4 * 128 * 8 * 4  # keys and values of 4 layers and 8 tokens
 
 
 @pytest.fixture
@@ -224,7 +179,7 @@ def test_preparation_counts_the_tokens_of_the_source(flags, library, tmp_path, m
 
 def instant(setting, pe):
     """Return a case that takes no time."""
-    return {pe: BenchmarkCase(lambda: lambda: None, setting.context, lambda: 0, flops=2)}
+    return {pe: BenchmarkCase(lambda: lambda: None, setting.context, flops=2)}
 
 
 def test_compare_names_and_skips_what_is_missing(library, monkeypatch, tmp_path, capsys):
@@ -234,8 +189,7 @@ def test_compare_names_and_skips_what_is_missing(library, monkeypatch, tmp_path,
         raise InputError("module x is missing: clone it")
 
     def fails(pe, setting):
-        theirs = BenchmarkCase(lambda: lambda: 1 / 0, 1, lambda: 0)
-        return instant(setting, pe)[pe], theirs
+        return instant(setting, pe)[pe], BenchmarkCase(lambda: lambda: 1 / 0, 1)
 
     def pair(pe, setting):
         shapes.append((pe, setting.shape))
@@ -263,54 +217,16 @@ def test_compare_names_and_skips_what_is_missing(library, monkeypatch, tmp_path,
     assert "| c, cable |" in " ".join(printed.split()) and "Not measured: a, cable, m" in printed
 
 
-def test_attention_of_a_run_uses_its_layers_and_text(trained, monkeypatch, tmp_path, capsys):
-    """Timed is what every layer of the model computes on its validation text."""
-    model, checkpoint = checkpoints.load_model(trained("cable"), torch.device("cpu"))
-    outputs, attend = [], attention.attend
-    monkeypatch.setattr(
-        attention,
-        "attend",
-        lambda *args, **options: outputs.append(attend(*args, **options)) or outputs[-1],
-    )
-    windows = data_loader.Windows(shards.Shards(checkpoint["config"]["data"], "val"), 12)
-    with torch.no_grad():
-        model.hidden(windows.batch(data_loader.evenly_spaced(len(windows), 3))[0])
-    setting = dataclasses.replace(PLAIN, context=12, micro_batch=3)
-    setting.layers = attention_cases.read_validation_text(setting, model, checkpoint)
-    with pytest.raises(InputError, match="this run has no validation data"):
-        attention_cases.read_validation_text(setting, model, {"config": {"data": None}})
-    expected, outputs[:] = outputs[:2], []
-    attention_cases.attention_cases(setting, "cable")["cable"].prepare()()
-    assert len(outputs) == len(expected) == 2
-    for output, exact in zip(outputs, expected, strict=True):
-        torch.testing.assert_close(output, exact)
-
-    flags = "attention --context 8,12 --repeats 1 --run"
-    result = measure(tmp_path, flags, trained("cable"))["attention"]
-    names = list(result["contexts"]["12"])
-    assert names[:3] == ["rope", "nope", "cable"]
-    assert set(names[3:]) == {"sdpa", "rope flash", "nope flash", "cable dense", "cable flash"}
-    assert (
-        "attention of every layer of the run cable alone, forward and backward, micro-batch 2"
-        in capsys.readouterr().out
-    )
-
-
 def test_triton_and_backends_are_compared_with_their_counterparts():
-    case = BenchmarkCase(prepare=None, tokens=12, memory=lambda: 7)
     seconds = {"a triton": [1], "a dense": [3], "a": [2], "a flex": [5]}
     training = {"a": [6], "rope": [2], "rope flash": [3], "rope cudnn": [12]}
+    attention = training | {"sdpa": [1], "sdpa flash": [18]}
     for name, rounds, ratios in (
         ("a triton", seconds, {"dense": 3, "flex": 5}),
-        ("a", {"a": [2], "a transformers": [3]}, {"transformers": 1.5}),
         ("a", training, {"rope": 1 / 3, "flash": 0.5, "cudnn": 2}),
-        (
-            "a",
-            training | {"sdpa": [1], "sdpa flash": [18]},
-            {"rope": 1 / 3, "sdpa": 1 / 6, "flash": 3},
-        ),
+        ("a", attention, {"rope": 1 / 3, "sdpa": 1 / 6, "flash": 3}),
     ):
-        assert bench.make_entry(name, case, rounds, None)["ratios"] == ratios
+        assert make_speeds(name, 12, rounds)["ratios"] == ratios
 
 
 def test_training_measures_triton_instead_of_the_dense_path(monkeypatch, tmp_path):
@@ -333,7 +249,7 @@ def test_out_of_memory_does_not_stop_other_encodings(monkeypatch, capsys):
     def evaluate(setting, pe):
         if pe in full:
             raise torch.OutOfMemoryError
-        return {pe: BenchmarkCase(lambda: lambda: None, 1, lambda: 0)}
+        return instant(setting, pe)
 
     monkeypatch.setitem(cases.BENCHMARKS, "eval", evaluate)
     config = bench.Config(what=["eval"], encodings="cable,alibi,fox", context="8", repeats=3)

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from attention import SKIP_TOLERANCE, repeat_heads
 from posenc import running_sum
 from triton_attention import tile_sizes
-from triton_attention.bias import Bias
 
 
 def can_skip(kind: str, tolerance: float) -> bool:
@@ -22,28 +21,6 @@ def can_skip(kind: str, tolerance: float) -> bool:
     if kind == "decay":
         return tolerance > 0
     return kind == "log-decay" and tolerance > SKIP_TOLERANCE
-
-
-@torch.no_grad()
-def skipped_fraction(
-    q: Tensor, k: Tensor, bias: Bias, scale: float, causal: bool, skip_tolerance: float
-) -> float:
-    """Return the fraction of tiles in the mask that `fused_attention` skips."""
-    (B, H, T, D), S = q.shape, k.size(2)
-    if not can_skip(bias.kind, skip_tolerance):
-        return 0.0
-    M, N, *_ = tile_sizes.select(bias.kind, D, q.dtype)["forward"]
-    s_i, g, s_j = bias.expand_features(B, H, T, S, unused=q.new_empty(0))
-    kept = kept_tiles(q, k, bias.kind, s_i, g, s_j, scale, causal, skip_tolerance)
-    kept = kept.double().mean((1, 2))  # (1 or 2, tiles of queries)
-    if causal:
-        last_keys = (torch.arange(kept.size(-1), device=q.device) + 1) * M + S - T
-        all_tiles = (last_keys.clamp(max=S) / N).ceil()
-        read = all_tiles - kept[0]
-    else:
-        all_tiles = torch.full_like(kept[0], -(-S // N))
-        read = kept[1] - kept[0]
-    return 1 - (read.sum() / all_tiles.sum()).item()
 
 
 @torch.no_grad()

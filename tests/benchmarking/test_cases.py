@@ -19,11 +19,10 @@ from torch.nn.attention import SDPBackend
 
 import attention
 import attention_cpu
-import bench
 import pe_spec
 import train_gpt
 from benchmarking import cases
-from benchmarking.attention_cases import attention_cases as build_attention_cases
+from benchmarking.cases import attention_cases
 from benchmarking.setting import BenchmarkCase, Setting
 from model import GPT
 from text_data import data_loader, shards
@@ -68,7 +67,7 @@ def test_attention_cases_use_the_path_they_name(monkeypatch):
         "grad",
         lambda *args, **options: grads.append(grad(*args, **options)) or grads[-1],
     )
-    for case in build_attention_cases(PLAIN, "cable").values():
+    for case in attention_cases(PLAIN, "cable").values():
         case.prepare()()
     assert paths == ["batched", "dense", "sdpa/flash"]
     for batched, dense, fused in zip(*grads, strict=True):
@@ -88,7 +87,7 @@ def test_error_shows_wrong_outputs_and_gradients(monkeypatch):
             q, k, v, [(u / 2, w) for u, w in factors], *rest
         ),
     )
-    assert build_attention_cases(PLAIN, "cable")["cable"].error() > 0.01
+    assert attention_cases(PLAIN, "cable")["cable"].measure()["error"] > 0.01
 
     def without_gradient(q, k, v, factors, *rest):
         for u, _ in factors:
@@ -97,7 +96,7 @@ def test_error_shows_wrong_outputs_and_gradients(monkeypatch):
 
     monkeypatch.setattr(attention_cpu, "batched_products", without_gradient)
     # The output is correct; only the gradients of the gates are NaN.
-    assert math.isnan(build_attention_cases(PLAIN, "cable")["cable"].error())
+    assert math.isnan(attention_cases(PLAIN, "cable")["cable"].measure()["error"])
 
 
 def test_generation_reads_the_prompt_untimed(monkeypatch):
@@ -115,13 +114,14 @@ def test_generation_reads_the_prompt_untimed(monkeypatch):
 
 
 def test_paths_on_a_gpu():
+    pytest.importorskip("triton", reason="triton is not installed")
     gpu = dataclasses.replace(PLAIN, device=torch.device("cuda"))
     named = {
         pe: list(gpu.paths(pe_spec.build(pe, 4, 128, 8, 1)[0]))
         for pe in ("cable", "fire", "nope", "fire+cable")
     }
     assert named == {
-        "cable": ["", " dense", " flash", " cudnn", " triton", " all tiles", " flex"],
+        "cable": ["", " dense", " flash", " cudnn", " triton", " flex"],
         "fire": ["", " triton", " flex"],
         "nope": ["", " flash", " cudnn", " triton"],
         "fire+cable": ["", " flex"],
@@ -139,7 +139,7 @@ def test_pinned_backends_are_used(monkeypatch):
         "scaled_dot_product_attention",
         lambda *args, **options: computed.append(sdpa(*args, **options)) or computed[-1],
     )
-    found = build_attention_cases(PLAIN, "rope")
+    found = attention_cases(PLAIN, "rope")
     assert list(found) == ["rope", "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn"]
     assert [case.path for case in found.values()][:3] == ["batched", "sdpa/flash", "sdpa/cudnn"]
     assert found["sdpa flash"].is_supported("sdpa flash")
@@ -169,7 +169,7 @@ def test_pinned_backends_are_used_when_compiled(monkeypatch):
     monkeypatch.setattr(Setting, "backends", lambda _: backends)
     monkeypatch.setitem(attention.BACKENDS, "sdpa/math", SDPBackend.MATH)
     torch._dynamo.reset()
-    found = build_attention_cases(PLAIN, "rope")
+    found = attention_cases(PLAIN, "rope")
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     for name, uses_flash in (("sdpa", True), ("sdpa math", False), ("sdpa flash", True)):
         targets.clear()
@@ -177,25 +177,12 @@ def test_pinned_backends_are_used_when_compiled(monkeypatch):
         assert targets and (flash in targets) == uses_flash, name
 
 
-def test_untrained_decays_skip_tiles(monkeypatch):
-    """log sigmoid(0) is -0.7 per token, over 512 tokens in tiles of 64. No bias skips none."""
-    pytest.importorskip("triton", reason="triton is not installed")
-    setting = dataclasses.replace(PLAIN, context=512)
-    paths = {"": "sdpa", " triton": "triton", " all tiles": "all tiles"}
-    monkeypatch.setattr(Setting, "paths", lambda *_: paths)
-    found = {pe: build_attention_cases(setting, pe) for pe in ("fox", "rope")}
-    assert found["fox"]["fox triton"].left_out() > 0.3
-    assert found["rope"]["rope triton"].left_out() == 0
-    assert found["fox"]["fox all tiles"].left_out is None
-
-
 def test_unsupported_case_is_reported_and_left_out(monkeypatch, capsys):
     def fail():
         raise RuntimeError("no such\nkernel")
 
-    works = BenchmarkCase(lambda: lambda: None, 1, lambda: 0)
-    fails = BenchmarkCase(lambda: fail, 1, lambda: 0)
+    works, fails = BenchmarkCase(lambda: lambda: None, 1), BenchmarkCase(lambda: fail, 1)
     found = {"fire": works, "fire flex": fails, "fire triton": works}
     monkeypatch.setitem(cases.BENCHMARKS, "train", lambda *_: found)
-    assert list(bench.build_cases("train", PLAIN, ["fire"])) == ["fire", "fire triton"]
+    assert list(cases.build_cases("train", PLAIN, ["fire"])) == ["fire", "fire triton"]
     assert capsys.readouterr().out == "fire flex: not supported, no such kernel\n"

@@ -10,8 +10,6 @@ import torch
 import torch.nn.functional as F
 from test_cases import PLAIN
 
-import attention
-import pe_spec
 from benchmarking import baselines, cases, comparison
 from errors import InputError
 from model import GPT, GPTConfig
@@ -47,21 +45,6 @@ def test_nanogpt_is_built_from_its_folder(tmp_path, monkeypatch):
     }
 
 
-def test_forgetting_eager_equals_dense():
-    torch.manual_seed(0)
-    encoding, cable = (pe_spec.build(pe, 4, 128, 8, 1)[0] for pe in ("fox", "cable"))
-    q, k, v = torch.randn(3, 2, 4, 8, 32)
-    features = encoding.features(torch.randn(2, 8, 128), torch.arange(8))
-    inputs = attention.BiasInputs(encoding, *features)
-    mask_spec = attention.MaskSpec()
-    torch.testing.assert_close(
-        baselines.forgetting_eager(q, k, v, inputs, 0.2, mask_spec),
-        attention.dense(q, k, v, inputs, 0.2, mask_spec),
-    )
-    with pytest.raises(InputError, match="supports causal fox only"):
-        attention.resolve_path(baselines.EAGER_PATH, cable)
-
-
 def test_training_of_fox_is_compared_with_the_eager_path():
     """Both are the same network with the same batch."""
     ours, theirs = comparison.train(baselines.eager_fox, "fox", SHAPE)
@@ -69,9 +52,29 @@ def test_training_of_fox_is_compared_with_the_eager_path():
     model = SHAPE.build_model("fox", 8)
     torch.manual_seed(1)
     eager = baselines.eager_fox(model.config)
-    assert eager.config.attention == baselines.EAGER_PATH != model.config.attention
+    assert {path.name for path in eager.attention_paths} == {"forgetting-eager"}
     batch = SHAPE.make_batch(64)
     torch.testing.assert_close(model(*batch), eager(*batch))
+
+
+@pytest.mark.parametrize("pe", ["rope", "cable"])
+def test_both_generate_as_many_tokens_after_the_prompt(pe, monkeypatch):
+    """Theirs starts from a cache, so that reading the prompt is not timed."""
+    models, build = [], baselines.make_transformers_model
+
+    def spy(*arguments):
+        models.append(build(*arguments))
+        return models[-1]
+
+    monkeypatch.setattr(baselines, "make_transformers_model", spy)
+    ours, theirs = comparison.generate(pe, SHAPE)
+    prompt, new_tokens = cases.generation_task(SHAPE, 64)
+    assert ours.tokens == theirs.tokens == new_tokens == 4 and len(prompt) == 4
+    tokens = theirs.prepare()()
+    plain = models[0].generate(torch.tensor([prompt]), max_new_tokens=5, do_sample=False)
+    assert tokens.tolist() == plain.tolist()
+    weights = ours.measure()["weights"] / cases.weights_of(models[0])
+    assert 0.8 < weights < 1.2 or pe == "cable"  # of the same size and dtype
 
 
 @pytest.mark.parametrize("context, windows", [(8, 9), (9, 9), (40, 1)])

@@ -87,7 +87,7 @@ def test_model_compiles_to_one_graph(pe, causal):
         )
 
 
-def test_evaluation_records_the_skipped_fraction(data_dir, tmp_path, small_tiles):  # noqa: F811
+def test_evaluation_records_the_skip_tolerance(data_dir, tmp_path, small_tiles):  # noqa: F811
     """After a training with a coarse tolerance; the losses match those of the dense path."""
     flags = ["--data", str(data_dir), "--attention", "triton", "--skip_tolerance", "0.5"]
     train_gpt.main([*TRAIN_FLAGS, *flags, "--out_dir", str(tmp_path)])

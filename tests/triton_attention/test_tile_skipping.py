@@ -19,7 +19,6 @@ from kernel_cases import (
 from torch.testing import assert_close
 
 from triton_attention import tile_sizes, tile_skipping
-from triton_attention.bias import Bias
 
 
 def find_kept(kind, inputs, tolerance, causal=True):
@@ -200,34 +199,3 @@ def test_bound_is_tight(weight, causal, tiles, own_logit, small_tiles):  # noqa:
     assert kept[:, 0, 0, 1].tolist() == [tiles, 6 - tiles][: len(kept)]
     expected = weight * tolerance * tiles / 2
     assert_close(skipped_weight[0, 0, 32].item(), expected, rtol=0.01, atol=0)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_skipped_fraction(causal, small_tiles):  # noqa: F811
-    """At most the tiles whose weight is negligible in all rows are skipped, and nearly all of them.
-
-    One head has ALiBi's bias with a slope of 1/2, the other has no bias.
-    """
-    T, tolerance = 300, 1e-6
-    slopes = torch.tensor([1.0, 0.0], device=DEVICE)[:, None]
-    s = -0.5 * torch.arange(T, device=DEVICE) * slopes
-    q = torch.zeros(1, 2, T, 16, device=DEVICE)
-    bias = Bias("decay", s_i=s[None], g=torch.ones(1, 1, 1, device=DEVICE), s_j=s[None])
-    weights = np.exp(-0.5 * abs(np.subtract.outer(np.arange(T), np.arange(T))))
-    weights = np.tril(weights) if causal else weights
-    weights /= weights.sum(1, keepdims=True)
-    all_tiles, negligible = [], []
-    for start in range(0, T, 32):
-        in_tiles = np.add.reduceat(weights[start : start + 32], np.arange(0, T, 16), 1)
-        all_tiles.append(-(-min(T, start + 32) // 16) if causal else 19)
-        from_left = (in_tiles.cumsum(1) <= tolerance).all(0)
-        negligible.append(from_left[: start // 16].sum())
-        if not causal:
-            from_right = (in_tiles[:, ::-1].cumsum(1) <= tolerance).all(0)
-            negligible.append(from_right[: max(0, 17 - start // 16)].sum())
-    fraction = tile_skipping.skipped_fraction(q, q, bias, 1.0, causal, tolerance)
-    skipped = fraction * 2 * sum(all_tiles)  # of two heads
-    assert sum(max(0, n - 2) for n in negligible) <= skipped <= sum(negligible)
-    assert skipped > sum(all_tiles) / 2
-    assert tile_skipping.skipped_fraction(q, q, bias, 1.0, causal, 0.0) == 0
-    assert tile_skipping.skipped_fraction(q, q, Bias(), 1.0, causal, tolerance) == 0
