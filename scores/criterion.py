@@ -3,11 +3,10 @@
     verdicts = judge(score, cable)     # parts a, b, c and the speed
     perplexity(score, 16)              # Interval, at 16 times the training length
 
-An encoding meets the criterion if all CLAIMS hold, over the seeds of the
-budget. Each has one or more BOUNDS: it holds if the whole 95% interval is on
-the right side of all, fails if it is on the wrong side of one, and is not
-decided otherwise. Comparisons with cable are paired over text or trials, and
-over seeds, without ratios of recalls: cable's may be zero or negative.
+Each of CLAIMS has BOUNDS: it holds if the whole 95% interval is on the right
+side of all, fails if it is on the wrong side of one, and is not decided
+otherwise. Comparisons with cable are paired over text or trials, and over
+seeds, without ratios of recalls: cable's may be zero or negative.
 """
 
 import math
@@ -25,7 +24,6 @@ from scores.score_file import Score
 FAR = 16  # multiple of the training length
 REFERENCE = "cable"
 IS_REFERENCE = "reference"  # outcome of a part that compares the reference with itself
-
 
 # Quantities at a multiple of the training length; None: not supported.
 
@@ -114,10 +112,6 @@ class Bound(NamedTuple):
     relation: str
     bound: float
 
-    def measure(self, score: Score, reference: Score) -> Interval | None:
-        """Return the quantity's interval; None where it is not measured."""
-        return self.quantity(score, self.multiple, reference)
-
 
 CLAIMS = {
     "a": "perplexity at 16 times the training length is not above that of cable",
@@ -141,14 +135,15 @@ def judge(score: Score, reference: Score) -> list[Verdict]:
     """Return the verdicts on the parts; not measured if a quantity is not."""
     verdicts = []
     for part, claim in CLAIMS.items():
-        found = [(each, each.measure(score, reference)) for each in BOUNDS if each.part == part]
-        measured = [(bound, interval) for bound, interval in found if interval]
-        texts = [f"{bound.what} {printed_interval(interval)}" for bound, interval in measured]
+        texts, outcomes, bounds = [], [], [bound for bound in BOUNDS if bound.part == part]
+        for bound in bounds:
+            if interval := bound.quantity(score, bound.multiple, reference):
+                texts.append(f"{bound.what} {printed_interval(interval)}")
+                outcomes.append(judge_bound(interval, bound.relation, bound.bound))
         verdict = Verdict(claim, "criterion", part, "; ".join(texts))
         if score.pe == REFERENCE and part in ("a", "b"):
             verdict.outcome = IS_REFERENCE
-        elif len(measured) == len(found):
-            outcomes = [judge_bound(each, x.relation, x.bound) for x, each in measured]
+        elif len(outcomes) == len(bounds):
             verdict.outcome, _ = combine(outcomes)
         verdicts.append(verdict)
     return verdicts
@@ -157,8 +152,8 @@ def judge(score: Score, reference: Score) -> list[Verdict]:
 def rank(scores: dict[str, Score]) -> dict[str, int | None]:
     """Return {encoding: place} by the number of parts that hold.
 
-    Equal numbers share a place, sorted by perplexity at FAR. The reference must
-    be there, without a place.
+    Equal numbers share a place, sorted by perplexity at FAR. The reference has
+    none.
     """
     reference = scores[REFERENCE]
     held = {

@@ -1,7 +1,7 @@
 """Score files: JSON with all that the fixed budget measured on an encoding.
 
     score = collect(Path("runs/scores"), "rope+cable")    # from the runs
-    scores = read_score_files(["runs/mine/rope+cable.json", "results/scores/records.jsonl"])
+    scores = read_scores(["runs/mine/rope+cable.json", "results/scores/records.jsonl"])
     check_comparable(scores)                              # the same budget and text
 
 scripts/score.sh makes the runs: those of seed 1 are in text/PE and recall/PE,
@@ -10,16 +10,16 @@ speed/PE.json.
 
 Results are by seed, then by length or distance in tokens; null: not supported.
 Patterns of more layers than the recall task's network have no trained recall.
-Scores are comparable if their budgets and texts, derived from the records, are
-equal. The training text may differ: two modules of the standard library have
-the folder in which Python was built.
+The training text of comparable scores may differ: two modules of the standard
+library have the folder in which Python was built.
 """
 
+import glob
 import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any, TypedDict
 
 from runtime.files import read_json_values
 from runtime.schema import (
@@ -40,7 +40,6 @@ from runtime.schema import (
 import msgspec
 import numpy as np
 import torch
-from msgspec import Meta
 
 from benchmarking.cases import cache_bytes
 from errors import InputError
@@ -52,15 +51,14 @@ from text_data.recall_task import FILLERS, TASKS
 
 REMEDY = "write it with bash scripts/score.sh"
 DIGITS = 6  # decimals of losses and percentages
+TEXT_KINDS = ("perplexity", "recall")
 RECALL_KINDS = sorted(f"{task.name} {filler}" for task in TASKS for filler in FILLERS)
 # Kinds of records: the field of a score, or a kind of recall sequences.
 KINDS = {
     record_schema.PERPLEXITY: "perplexity",
     record_schema.RECALL: "recall",
-    record_schema.RECEPTIVE_FIELD: "receptive_field",
     record_schema.TRAINED_RECALL: "{task} {filler}",
 }
-*TEXT_KINDS, _ = KINDS.values()
 SHAPE = ("size", "n_layer", "n_head", "n_embd", "block_size")  # settings of a network
 # What is used of a budget; comparisons use all settings and protocols.
 TRAINING = fields({"lr": Positive, "block_size steps": Length})
@@ -68,40 +66,22 @@ BUDGET = fields({"seeds": list[int], "training": TRAINING, "recall_training?": T
 TEXT = fields(record_schema.SPLIT | {"tokenizer sha256": Text})
 
 
-class PerplexityEntry(TypedDict):
-    loss: Loss
-    loss_se: NotNegative | None
-    tokens: Length
-    blocks: Annotated[list[Loss], Meta(min_length=1)]  # at most 32 segments, for paired intervals
-    block_tokens: list[Length]
+def entry(types: dict[str, Any]) -> Any:
+    """Return the type of a dictionary with these fields."""
+    return TypedDict("Entry", types)  # pyright: ignore
 
 
-class RecallEntry(TypedDict):
-    recall: Number
-    recall_se: NotNegative
-    by_trial: Annotated[list[Number], Meta(min_length=1)]  # gains in nats
-
-
-class AccuracyEntry(TypedDict):
-    accuracy: Percent
-    accuracy_se: NotNegative
-
-
-class ReceptiveFieldEntry(TypedDict):
-    receptive_field: Positive
-    receptive_field_se: NotNegative
-
-
-class Speed(TypedDict):
-    seconds: list[Positive]  # of training steps in interleaved rounds
-    rope: list[Positive]
-
-
-def by_seed(entry) -> Any:
+def by_seed(types: dict[str, Any]) -> Any:
     """Return the type {seed: {length: entry}}; null: not supported."""
-    return dict[SeedKey, not_empty(dict[LengthKey, nullable(entry)])]
+    return dict[SeedKey, not_empty(dict[LengthKey, nullable(entry(types))])]
 
 
+# blocks: at most 32 segments, for paired intervals. by_trial: gains in nats.
+PERPLEXITY = {"loss": Loss, "loss_se": nullable(NotNegative), "tokens": Length}
+PERPLEXITY |= {"blocks": not_empty(list[Loss]), "block_tokens": list[Length]}
+RECALL = {"recall": Number, "recall_se": NotNegative, "by_trial": not_empty(list[Number])}
+ACCURACY = {"accuracy": Percent, "accuracy_se": NotNegative}
+SPEED = {"seconds": list[Positive], "rope": list[Positive]}  # of training steps
 FIELDS = {
     "pe": Text,
     "commits": not_empty(list[nullable(Text)]),
@@ -112,12 +92,11 @@ FIELDS = {
     "parameters": Length,
     "attention_path dtype": Text,
     "cache_bytes_per_token": Positive,
-    "perplexity": by_seed(PerplexityEntry),
-    "recall": by_seed(RecallEntry),
-    "trained_recall": dict[str, by_seed(AccuracyEntry)],
+    "perplexity": by_seed(PERPLEXITY),
+    "recall": by_seed(RECALL),
+    "trained_recall": dict[str, by_seed(ACCURACY)],
     "steps_to_95": dict[SeedKey, nullable(Length)],
-    "receptive_field": not_empty(by_seed(ReceptiveFieldEntry)),  # of the first seed
-    "speed": Speed,
+    "speed": entry(SPEED),
     "plugin?": nullable(dict[Text, Text]),
 }
 
@@ -138,24 +117,22 @@ class Score(fields(FIELDS)):
         return str(round(multiple * self.budget[training]["block_size"]))
 
 
-def read_score_files(paths: Iterable[str | Path]) -> dict[str, Score]:
-    """Return {source: score} of files; sources and errors: read_json_values."""
-    return {
-        source: msgspec.convert(value, Score)
-        for path in paths
-        for source, value in read_json_values(path, REMEDY, Score).items()
-    }
+def read_scores(paths: Iterable[str | Path]) -> dict[str, Score]:
+    """Return {encoding: score} of files; one in its own file replaces a line's."""
+    paths = sorted(paths, key=lambda path: str(path).endswith(".json"))
+    values = [each for path in paths for each in read_json_values(path, REMEDY, Score).values()]
+    return {score.pe: score for score in msgspec.convert(values, list[Score])}
 
 
 def check_comparable(scores: dict[str, Score]) -> None:
-    """Raise InputError unless {source: score} have one budget and text."""
+    """Raise InputError unless {encoding: score} have one budget and text."""
     first = {}
-    for source, score in scores.items():
+    for pe, score in scores.items():
         for name, value in {"text": score.text, **score.budget}.items():
-            holder, expected, python = first.setdefault(name, (source, value, score.python))
+            other, expected, python = first.setdefault(name, (pe, value, score.python))
             if value != expected:
                 raise InputError(
-                    f"{source} has another budget than {holder} ({name}): measure both by "
+                    f"{pe} has another budget than {other} ({name}): measure both by "
                     "scripts/score.sh of one commit with the same settings, and prepare the text "
                     f"with Python {python} (here {score.python})"
                 )
@@ -172,21 +149,16 @@ def collect(folder: Path, pe: str) -> Score:
     seeds = sorted(int(match[1] or 1) for match in matches if match)
     if not seeds:
         raise InputError(f"{folder}/text has no runs of {pe}: {REMEDY}")
-    by_kind = {kind: {} for kind in (*TEXT_KINDS, *RECALL_KINDS)}  # records by seed
+    trained = RECALL_KINDS if "@" not in pe or (folder / "recall" / pe).exists() else []
+    by_kind: dict[str, dict] = {kind: {} for kind in (*TEXT_KINDS, *trained)}  # records by seed
     for seed in seeds:
-        name = pe if seed == 1 else f"{pe}-seed{seed}"
-        text, task = folder / "text" / name, folder / "recall" / name
-        records = read_run(text, pe, seed) | read_run(task, pe, seed)
-        kinds = [kind for kind in TEXT_KINDS if seed == seeds[0] or kind != "receptive_field"]
-        kinds += RECALL_KINDS if "@" not in pe or task.exists() else []
-        for kind in kinds:
+        records = read_run(folder, pe, seed)
+        for kind, by_seed in by_kind.items():
             if kind not in records:
                 raise InputError(f"seed {seed} of {pe} has no record of {kind}: {REMEDY}")
-            by_kind[kind][str(seed)] = records[kind]
-    trained = [kind for kind in RECALL_KINDS if by_kind[kind]]
+            by_seed[str(seed)] = records[kind]
     records = [record for by_seed in by_kind.values() for record in by_seed.values()]
-    first, provenance = records[0], records[0]["provenance"]
-
+    first = records[0]
     path = folder / "speed" / f"{pe}.json"
     bench = read_record(path, REMEDY)
     train = bench["train"]
@@ -195,30 +167,25 @@ def collect(folder: Path, pe: str) -> Score:
         raise InputError(f"{path} has no speed of {pe}: {REMEDY}")
     protocols = {kind: same("protocol", each.values()) for kind, each in by_kind.items()}
     results = {kind: compact(by_seed) for kind, by_seed in by_kind.items()}
+    speed = {"context": int(context), "device": train["device"].partition(" ")[0]}
     budget = {
         "seeds": seeds,
         "training": same("settings", by_kind["perplexity"].values()),
         **{name: protocols[name] for name in TEXT_KINDS},
-        "speed": {
-            **{name: train[name] for name in ("model", "micro_batch")},
-            "context": int(context),
-            "device": train["device"].partition(" ")[0],
-        },
+        "speed": {**{name: train[name] for name in ("model", "micro_batch")}, **speed},
     }
-    steps_to_95 = {}
+    task = by_kind[trained[0]] if trained else {}  # settings and steps are those of all kinds
     if trained:
-        task = by_kind[trained[0]]  # settings and steps are the same for all kinds
         budget["recall_training"] = same("settings", task.values())
         budget["trained_recall"] = {kind: protocols[kind] for kind in trained}
-        steps_to_95 = {seed: record["steps_to_95"] for seed, record in task.items()}
-    # On a CPU, caches are in float32.
     shape = {name: first["settings"][name] for name in SHAPE}
-    model, device = GPT(GPTConfig(pe=pe, **shape)).eval(), torch.device("cpu")
+    model = GPT(GPTConfig(pe=pe, **shape)).eval()
     tokens = model.config.block_size
+    held = cache_bytes(model, tokens, torch.device("cpu"), torch.float32)  # as on CPUs
     score = {
         "pe": pe,
         "commits": sorted({str(record["provenance"]["commit"]) for record in records}),
-        **{name: provenance[name] for name in ("python", "torch")},
+        **{name: first["provenance"][name] for name in ("python", "torch")},
         "processor": bench["processor"],
         "text": same("data", records),
         "training_text": same("training_text", records),
@@ -226,10 +193,10 @@ def collect(folder: Path, pe: str) -> Score:
         "parameters": first["parameters"],
         "attention_path": first["attention"],
         "dtype": first["dtype"],
-        "cache_bytes_per_token": cache_bytes(model, tokens, device, torch.float32) / tokens,
+        "cache_bytes_per_token": held / tokens,
         **{name: results[name] for name in TEXT_KINDS},
         "trained_recall": {kind: results[kind] for kind in trained},
-        "steps_to_95": steps_to_95,
+        "steps_to_95": {seed: record["steps_to_95"] for seed, record in task.items()},
         "speed": {"seconds": cases[pe]["seconds"], "rope": cases[pe]["others"]["rope"]},
         "plugin": first.get("plugin"),
     }
@@ -237,12 +204,13 @@ def collect(folder: Path, pe: str) -> Score:
 
 
 def read_run(folder: Path, pe: str, seed: int) -> dict[str, dict]:
-    """Return a finished training's records by kind.
+    """Return the records of a seed's finished trainings by kind.
 
     Raises InputError for another encoding or seed, or two of a kind.
     """
     records = {}
-    for path in sorted(folder.glob("eval_*.json")):
+    name = glob.escape(pe if seed == 1 else f"{pe}-seed{seed}")
+    for path in sorted(folder.glob(f"*/{name}/eval_*.json")):
         record = read_record(path, "rename it or remove it")
         kind = KINDS.get(record_schema.schema_of(record))
         if kind is None or record["step"] != record["settings"]["steps"]:
@@ -252,14 +220,14 @@ def read_run(folder: Path, pe: str, seed: int) -> dict[str, dict]:
         kind = kind.format(**record["protocol"])
         record["protocol"]["lengths"] = [*map(int, record["lengths"])]
         if kind in records:
-            raise InputError(f"{folder} has two records of {kind}, {path} is one: move one away")
+            raise InputError(f"there are two records of {kind}, {path} is one: move one away")
         records[kind] = record
     return records
 
 
 def same(field: str, records: Iterable[dict]) -> Any:
     """Return the field that all records share; InputError if they differ."""
-    first, *others = [record[field] for record in records] or [None]
+    first, *others = [record[field] for record in records]
     if any(value != first for value in others):
         raise InputError(
             f"the runs differ in {field}: remove those that scripts/score.sh did not make"

@@ -11,7 +11,7 @@ the training length against recall of text at the same distance.
 
 --runs writes the score file of each encoding and prints its card: its row of
 the table next to the references in --out_dir, and the verdicts on the criterion
-(scores/criterion.py). The same runs give the same file.
+(scores/criterion.py).
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +24,6 @@ from runtime.files import write_json
 import msgspec
 
 from errors import InputError
-from evaluation.intervals import Interval
 from reporting import figures
 from reporting.claims.verdicts import FAILS, HOLDS, UNDECIDED
 from reporting.formatting import MISSING, Folder, Table, escape_markdown, with_interval
@@ -68,7 +67,10 @@ def main(argv=None):
         write_scores(config.scores, Path(config.runs), Path(config.out_dir))
         return
     out = Folder(config.out_dir)
-    scores = read_scores(config.scores)
+    scores = score_file.read_scores(config.scores)
+    score_file.check_comparable(scores)
+    if REFERENCE not in scores:
+        raise InputError(f"the score file of {REFERENCE} is missing: pass it, too")
     rows = score_rows(scores)
     print(out.add("scores.md", shorten(rows).markdown(), caption(scores)))
     out.add("scores.csv", Table.from_rows(rows).csv())
@@ -77,9 +79,9 @@ def main(argv=None):
 
 
 def write_scores(names: list[str], runs: Path, folder: Path) -> None:
-    """Write encodings' score files, with names without slashes; print cards."""
+    """Write encodings' score files and print their cards."""
     found = {pe: score_file.collect(runs, pe) for pe in dict.fromkeys(names)}
-    scores = read_folder(folder) | found
+    scores = score_file.read_scores(folder.glob("*.json*")) | found
     score_file.check_comparable(scores)
     for pe, score in found.items():
         path = folder / f"{pe}.json"
@@ -90,42 +92,17 @@ def write_scores(names: list[str], runs: Path, folder: Path) -> None:
         print(f"\n{card(pe, scores)}")
 
 
-def read_folder(folder: Path) -> dict[str, Score]:
-    """Return {encoding: score} of a folder's files, those of one score last."""
-    paths = [*folder.glob("*.jsonl"), *folder.glob("*.json")]
-    return {score.pe: score for score in score_file.read_score_files(paths).values()}
-
-
 def card(pe: str, scores: dict[str, Score]) -> str:
     """Return the card of an encoding as Markdown."""
     if REFERENCE not in scores:
         return f"The card of {pe} needs the score of {REFERENCE}: measure it, too."
     rows = {row["encoding"]: row for row in score_rows(scores)}
     shown = [rows[name] for name in dict.fromkeys((pe, *REFERENCES)) if name in rows]
-    for row in shown:
-        score = scores[row["encoding"]]
-        (by_length,) = score.receptive_field.values()
-        length, entry = max(by_length.items(), key=lambda item: int(item[0]))
-        field = f"{entry['receptive_field']:,.0f} of {int(length):,}" if entry else MISSING
-        row |= {"receptive field (tokens)": field, "parameters": count(score.parameters)}
     cells = [list(row) for row in zip(*Table.from_rows(shown).cells, strict=True)]
     verdicts = criterion.judge(scores[pe], scores[REFERENCE])
     texts = "\n".join(f"- {verdict}" for verdict in verdicts)
     title = f"# {escape_markdown(pe)}"
     return "\n\n".join([title, Table(cells).markdown(), texts, caption(scores)])
-
-
-def read_scores(paths: list[str]) -> dict[str, Score]:
-    """Return {encoding: score}; InputError if not comparable or without cable."""
-    by_source = score_file.read_score_files(paths)
-    score_file.check_comparable(by_source)
-    scores = {score.pe: score for score in by_source.values()}
-    names = [score.pe for score in by_source.values()]
-    if twice := [pe for pe in scores if names.count(pe) > 1]:
-        raise InputError(f"there are two scores of {twice[0]}: remove one of them")
-    if REFERENCE not in scores:
-        raise InputError(f"the score file of {REFERENCE} is missing: pass it, too")
-    return scores
 
 
 def score_rows(scores: dict[str, Score]) -> list[dict[str, str]]:
@@ -140,24 +117,19 @@ def score_rows(scores: dict[str, Score]) -> list[dict[str, str]]:
             "place": str(place or MISSING),
             "encoding": pe,
             **{each.where: SHORT.get(each.outcome, MISSING) for each in verdicts},
-            "perplexity at 1x": estimate(criterion.perplexity(score, 1)),
-            "perplexity at 16x": estimate(criterion.perplexity(score, FAR)),
+            "perplexity at 1x": without_interval(with_interval(criterion.perplexity(score, 1))),
+            "perplexity at 16x": without_interval(with_interval(criterion.perplexity(score, FAR))),
             "perplexity at 16x / cable": MISSING if pe == REFERENCE else with_interval(ratio, 3),
             "recall at 4x (%)": with_interval(criterion.recall(score, 4)),
             "recall at 16x (%)": with_interval(criterion.recall(score, FAR)),
             "trained recall at 1x (%)": with_interval(near and near.scaled(100), 1),
             "trained recall at 16x (%)": with_interval(far and far.scaled(100), 1),
             "steps to 95%": ", ".join(map(count, score.steps_to_95.values())) or MISSING,
-            "speed / rope": estimate(criterion.speed(score)),
+            "speed / rope": without_interval(with_interval(criterion.speed(score))),
             "KV cache (bytes)": count(score.cache_bytes_per_token),
         }
         rows.append(row)
     return rows
-
-
-def estimate(interval: Interval | None) -> str:
-    """Return an estimate without its interval, or a dash."""
-    return without_interval(with_interval(interval))
 
 
 def without_interval(cell: str) -> str:
@@ -200,9 +172,8 @@ def caption(scores: dict[str, Score]) -> str:
 def draw(scores: dict[str, Score], file) -> None:
     """Write the picture: perplexity against recall at FAR times the length.
 
-    Of the table's first MAX_POINTS encodings, references included. The bars of
-    a perplexity are the interval of its ratio to the reference's, because the
-    text, the same for all, makes most of the error of a single perplexity.
+    The bars of a perplexity are the interval of its ratio to the reference's,
+    because the text, the same for all, makes most of the error of one.
     """
     reference = scores[REFERENCE]
     base = criterion.perplexity(reference, FAR)

@@ -83,7 +83,6 @@ def make_score(
         "recall": recall,
         "trained_recall": trained,
         "steps_to_95": dict.fromkeys(map(str, seeds), 450),
-        "receptive_field": {"1": {"1024": {"receptive_field": 90.0, "receptive_field_se": 2.0}}},
         "speed": {"seconds": (0.1 * step / speed).tolist(), "rope": [0.1] * 20},
     }
 
