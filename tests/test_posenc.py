@@ -337,25 +337,3 @@ def test_composition_uses_the_smallest_window():
     assert make("window:w=9+alibi").window_size == 9
     assert make("rope+window:w=20+window:w=9").window_size == 9
     assert make("rope+alibi").window_size is None
-
-
-@pytest.mark.parametrize("shape, flag", [((2, 3, 5), 0), ((1, 3, 5), 0), ((1, 1, 5), 2)])
-def test_running_sums_of_rows_use_the_scan_under_deterministic(shape, flag, monkeypatch):
-    """On GPUs PyTorch's flag selects a sum of O(T^2) numbers, which a single row needs."""
-    flags, cumsum = [], torch.Tensor.cumsum
-    monkeypatch.setattr(
-        torch.Tensor,
-        "cumsum",
-        lambda x, dim: flags.append(torch.get_deterministic_debug_mode()) or cumsum(x, dim),
-    )
-    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
-    torch.use_deterministic_algorithms(True)
-    try:
-        x = torch.randn(shape, requires_grad=True)
-        y = posenc.running_sum(x)
-        y.sum().backward()
-        assert torch.are_deterministic_algorithms_enabled()
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert flags == [flag, flag]  # forward and backward
-    torch.testing.assert_close(x.grad, torch.arange(5.0, 0, -1).expand(shape))

@@ -199,27 +199,32 @@ def test_scaled_rope_is_a_product_of_complex_numbers(pe, first):
     check_rotation(pe, ROTARY[pe], first, attention_factor(pe))
 
 
-@pytest.mark.parametrize("length, base", [(256, 10_000), (1024, 10_000), (4096, 500_000), (64, 10)])
-@pytest.mark.parametrize("factor", [1, 4, 16, 64])
-def test_yarn_as_released_matches_transformers(factor, length, base):
-    """Frequencies and attention factor of rope_type "yarn", which models were fine-tuned with."""
+YARN = [
+    (f"yarn:ramp=released,factor={factor},length={length},base={base}", "yarn", base)
+    for length, base in [(256, 10_000), (1024, 10_000), (4096, 500_000), (64, 10)]
+    for factor in (1, 4, 16, 64)
+]
+
+
+@pytest.mark.parametrize("pe, kind, base", [*YARN, ("rope-llama3:length=8192", "llama3", 500_000)])
+def test_scaled_rope_matches_transformers(pe, kind, base):
+    """Frequencies and attention factors that released models were fine-tuned with."""
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+    encoding = make(pe)
     rope_parameters = {
-        "rope_type": "yarn",
+        "rope_type": kind,
         "rope_theta": float(base),
-        "factor": float(factor),
-        "original_max_position_embeddings": length,
+        "factor": float(encoding.factor),
+        "original_max_position_embeddings": encoding.length,
     }
-    config = LlamaConfig(
-        hidden_size=4 * 64,
-        num_attention_heads=4,
-        max_position_embeddings=factor * length,
-        rope_parameters=rope_parameters,
-    )
-    expected, expected_factor = ROPE_INIT_FUNCTIONS["yarn"](config, None)
-    encoding = make(f"yarn:ramp=released,factor={factor},length={length},base={base}")
+    if kind == "llama3":
+        rope_parameters |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    shape = {"hidden_size": 4 * 64, "num_attention_heads": 4}
+    shape["max_position_embeddings"] = encoding.factor * encoding.length
+    config = LlamaConfig(**shape, rope_parameters=rope_parameters)
+    expected, expected_factor = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
     assert_allclose(encoding.frequencies(64, torch.device("cpu")), expected, rtol=1e-6)
     assert encoding.attention_factor == pytest.approx(expected_factor)
 

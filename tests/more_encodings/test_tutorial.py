@@ -77,43 +77,6 @@ def instance(files, name, pe, heads=4, width=24):
     return pe_spec.build(pe, heads, width, 64, 1)[0]
 
 
-def test_content_rotation(files, unregistered):
-    """Complex multiplication by the angles between query and key, from sums in float64."""
-    encoding = instance(files, "content_rotation.py", "content-rope", heads=2, width=32)
-    q, k, x = torch.randn(1, 2, 9, 16), torch.randn(1, 2, 9, 16), torch.randn(1, 9, 32)
-    pos = torch.arange(9)
-    features = encoding.features(x, pos)
-    rotated_q, rotated_k = encoding.rotate(q, k, pos, *features)
-    steps = 2 * (x.double() @ encoding.step.weight.double().T).sigmoid()  # (1, 9, H)
-    for i in range(9):
-        for j in range(i + 1):
-            s = steps[0, j + 1 : i + 1].sum(0)[:, None]  # (H, 1)
-            angle = s * 10_000 ** (-torch.arange(8).double() / 8)
-            query = torch.complex(*q[0, :, i].double().chunk(2, -1)) * torch.exp(1j * angle)
-            key = torch.complex(*k[0, :, j].double().chunk(2, -1))
-            expected = (query * key.conj()).real.sum(-1)
-            ours = (rotated_q[0, :, i] * rotated_k[0, :, j]).sum(-1).double()
-            torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
-
-
-def test_content_dependent_encoding(files, unregistered):
-    """Its formula in float64, computed in one piece and continued from the preceding token."""
-    encoding = instance(files, "content_recency.py", "content-recency")
-    encoding.r.data.uniform_(0.5, 2)
-    x, pos = torch.randn(2, 9, 24), torch.arange(9)
-    _, (first,) = encoding.features(x[:, :5], pos[:5])
-    _, (second,) = encoding.features(x[:, 5:], pos[5:], previous=(first[..., -1:],))
-    s = torch.cat([first, second], -1)  # (B, H, T)
-    h = torch.arange(4)[:, None, None]
-    bias = encoding.bias((s[..., None],), (s[..., None, :],), h)
-
-    steps = (x.double() @ encoding.step.weight.double().T).exp().log1p()  # (B, T, H)
-    expected_s = steps.cumsum(1).mT
-    distance = (expected_s[..., None] - expected_s[..., None, :]).abs()
-    expected = -encoding.r.double()[:, None, None] * distance.log1p()
-    torch.testing.assert_close(bias.double(), expected, atol=1e-5, rtol=1e-5)
-
-
 def test_stick_breaking(files, unregistered):
     """The weights are proportional to beta_ij times the product of 1 - beta_it, t = j+1..i."""
     encoding = instance(files, "stick_breaking.py", "stick-breaking")
