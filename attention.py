@@ -49,8 +49,6 @@ BACKENDS = {
     "sdpa/cudnn": SDPBackend.CUDNN_ATTENTION,
     "sdpa/efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-# Fraction of a row's weight that may be skipped: below float32's precision.
-SKIP_TOLERANCE = 2.0**-24
 CHUNK_ELEMENTS = 2**23  # logits in one chunk of the dense path on a CPU: 32 MB in float32
 FULL_ROW_FACTOR = 4  # numbers held per logit by encodings that act on full rows
 # Larger chunks on a GPU: torch.compile takes half a second for each.
@@ -69,15 +67,12 @@ class MaskSpec:
                     (1,); None: the queries are the last T of the S tokens. With
                     a tensor the keys are a buffer of fixed shape, masked after
                     the queries.
-    skip_tolerance: fraction of a row's softmax weight that the Triton path may
-                    skip, where the bias makes distant keys negligible; 0: none.
     """
 
     causal: bool = True
     window_size: int | None = None
     lengths: Tensor | None = None
     query_offset: int | Tensor | None = None
-    skip_tolerance: float = SKIP_TOLERANCE
 
     def offset(self, queries: int, keys: int) -> int | Tensor:
         """Return the position of the first query among the keys."""
@@ -86,7 +81,7 @@ class MaskSpec:
     def for_chunk(self, first_key: int, query_offset: int) -> "MaskSpec":
         """Return the one of a chunk whose keys start at token `first_key`."""
         lengths = None if self.lengths is None else self.lengths - first_key
-        return MaskSpec(self.causal, self.window_size, lengths, query_offset, self.skip_tolerance)
+        return MaskSpec(self.causal, self.window_size, lengths, query_offset)
 
 
 class BiasInputs(NamedTuple):
@@ -104,7 +99,6 @@ class Path:
     compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv): as `attend`.
     check(encoding) raises InputError if the path cannot compute it here.
     fused: whether inference without a bias needs no mask.
-    skips_tiles: whether it uses MaskSpec.skip_tolerance.
     fits(q, k, mask_spec): whether it computes a call, or else a general path.
     """
 
@@ -112,7 +106,6 @@ class Path:
     compute: Callable[..., Tensor]
     check: Callable[[Encoding], None]
     fused: bool = False
-    skips_tiles: bool = False
     fits: Callable[[Tensor, Tensor, MaskSpec], bool] | None = None
 
 
@@ -121,12 +114,11 @@ def make_mask_spec(
     window_size: int | None = None,
     lengths: Tensor | None = None,
     query_offset: int | Tensor | None = None,
-    skip_tolerance: float = SKIP_TOLERANCE,
 ) -> MaskSpec:
     """Return the mask specification of an encoding; the smaller window counts."""
     sizes = [size for size in (encoding.window_size, window_size) if size is not None]
     smallest = min(sizes, default=None)
-    return MaskSpec(encoding.causal, smallest, lengths, query_offset, skip_tolerance)
+    return MaskSpec(encoding.causal, smallest, lengths, query_offset)
 
 
 def attention_mask(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> Tensor:

@@ -45,7 +45,6 @@ from runtime.schema import perplexity
 import numpy as np
 import torch
 
-from attention import SKIP_TOLERANCE
 from errors import InputError
 from evaluation.runner import RUNS_ARGUMENT, LoadedRun, Plan, TextEvaluationConfig, run_evaluation
 from text_data.data_loader import (
@@ -66,8 +65,6 @@ MAX_BLOCKS = 1024  # of neighboring windows, whose mean losses the record keeps
 class Config(TextEvaluationConfig):
     """Settings of the length extrapolation evaluation."""
 
-    skip_tolerance: float = SKIP_TOLERANCE
-    """fraction of each query's attention weight that --attention triton may skip; 0: nothing"""
     lengths: str = "512,1024,2048,4096,8192,15360"
     """context lengths in tokens, separated by commas; 1x,2x,... are multiples of the training
     length"""
@@ -127,7 +124,7 @@ class Text:
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
-    run_evaluation(config, plan, causal=None, skip_tolerance=config.skip_tolerance)
+    run_evaluation(config, plan, causal=None)
 
 
 def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Plan]:

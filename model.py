@@ -29,7 +29,6 @@ import attention
 import attention_cpu  # noqa: F401, registers the attention path "batched"
 import pe_spec
 import triton_attention  # noqa: F401, registers the attention path "triton"
-from attention import SKIP_TOLERANCE
 from errors import InputError
 from kv_cache import Cache, LayerCache
 from posenc import Encoding, accepts_grouped_keys
@@ -64,7 +63,7 @@ class GPTConfig:
     """Shape and settings of a network.
 
     n_layer, n_head and n_embd override `size`. attn_scale: factor of q k^T;
-    None: 1 / sqrt(D). skip_tolerance: see attention.MaskSpec.
+    None: 1 / sqrt(D).
 
     What the block determines, unless it is given:
 
@@ -88,7 +87,6 @@ class GPTConfig:
     attn_scale: float | None = None
     causal: bool = True
     attention: str = "auto"
-    skip_tolerance: float = SKIP_TOLERANCE
     block: str = "gpt2"
     n_kv_head: int = FROM_BLOCK
     head_dim: int = FROM_BLOCK
@@ -173,7 +171,6 @@ class Attention(nn.Module):
         D, C = config.head_dim, config.n_embd
         self.heads, self.key_heads, self.head_dim = config.n_head, config.n_kv_head, D
         self.scale = config.attn_scale or 1 / math.sqrt(D)
-        self.skip_tolerance = config.skip_tolerance
         columns = (self.heads + 2 * self.key_heads) * D
         self.c_attn = nn.Linear(C, columns, bias=config.qkv_bias)
         self.c_proj = nn.Linear(self.heads * D, C, bias=config.block == "gpt2")
@@ -213,9 +210,7 @@ class Attention(nn.Module):
             window_size = past.window
             query_offset = None if past.position is None else pos
         bias_inputs = attention.BiasInputs(encoding, q_features, tuple(k_features))
-        mask_spec = attention.make_mask_spec(
-            encoding, window_size, lengths, query_offset, self.skip_tolerance
-        )
+        mask_spec = attention.make_mask_spec(encoding, window_size, lengths, query_offset)
         path = attention.select_path(path, q, k, bias_inputs, mask_spec)
         packed = packed_qkv if is_packed else None
         y = attention.attend(q, k, v, bias_inputs, self.scale, path, mask_spec, packed)

@@ -109,8 +109,6 @@ class LoadedRun:
             "dtype": str(self.dtype).removeprefix("torch."),
             "attention": attention.join_names(model.attention_paths),
         }
-        if any(path.skips_tiles for path in model.attention_paths):
-            identity["skip_tolerance"] = model.config.skip_tolerance
         if plugin := checkpoint["config"].get("plugin"):
             identity["plugin"] = plugin
         return identity
@@ -155,13 +153,12 @@ def run_evaluation(
     config: TextEvaluationConfig,
     plan_run: Callable[..., list[Plan]],
     causal: bool | None = True,
-    **load_options,
 ) -> None:
     """Evaluate every run of the config and print tables of the results.
 
     plan_run(run, checkpoint, shards, config): returns a Plan for each record;
     raises InputError if the run cannot be evaluated.
-    causal, load_options: of load_model.
+    causal: of load_model.
     """
     with evaluation_ranks(config) as ranks:
         plans = []
@@ -171,7 +168,7 @@ def run_evaluation(
             plans.append(plan_run(run, checkpoint, shards, config))
         tables = {}  # value -> {path of a record: its results by length}
         for run, run_plans in zip(config.runs, plans, strict=True):
-            loaded = load_run(run, config, ranks, causal=causal, **load_options)
+            loaded = load_run(run, config, ranks, causal=causal)
             for plan in run_plans:
                 path = record_path(run, "eval", *plan.record_name)
                 tables.setdefault(plan.value, {})[str(path)] = _evaluate(loaded, plan, path)

@@ -45,7 +45,7 @@ from runtime.schema import (
 import torch
 from torch import Tensor, nn
 
-from attention import SKIP_TOLERANCE, resolve_paths
+from attention import resolve_paths
 from errors import InputError
 from model import GPT, GPTConfig
 
@@ -261,13 +261,12 @@ def load_model(
     run: str | Path,
     device: torch.device,
     attention: str = "auto",
-    skip_tolerance: float = SKIP_TOLERANCE,
     causal: bool | None = True,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[GPT, dict]:
     """Return the trained model in evaluation mode, and its checkpoint.
 
-    attention, skip_tolerance: of `GPTConfig`. causal: as in `load_checkpoint`.
+    attention: of `GPTConfig`. causal: as in `load_checkpoint`.
     dtype: see `cast_blocks`. Prints a note if the training was not finished.
     Raises InputError as `load_checkpoint` does, and for NaN or Inf.
     """
@@ -275,8 +274,7 @@ def load_model(
     step, steps = checkpoint["step"], checkpoint["config"].get("steps", 0)
     if step < steps:
         print(f"note: {run} has been trained for {step:,} of {steps:,} steps")
-    settings = checkpoint["gpt"] | {"attention": attention, "skip_tolerance": skip_tolerance}
-    model = GPT(GPTConfig(**settings))
+    model = GPT(GPTConfig(**checkpoint["gpt"] | {"attention": attention}))
     load_weights(model, checkpoint.pop("model"), run)
     cast_blocks(model, dtype)
     model.attention_paths = resolve_paths(attention, model.posenc, device.type)

@@ -17,7 +17,7 @@ from msgspec import Meta
 MAY_CHANGE_ON_RESUME = {
     *("data", "verify_data", "out_dir", "log_every", "val_every", "val_tokens"),
     *("sample_every", "checkpoint_every", "keep_checkpoints", "logger"),
-    *("attention", "skip_tolerance", "micro_batch", "activation_checkpointing"),
+    *("attention", "micro_batch", "activation_checkpointing"),
     *("device", "dtype", "compile", "deterministic"),
 }
 # Settings that --override may change on resume. All others define the network

@@ -18,8 +18,7 @@ import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 
-from attention import SKIP_TOLERANCE
-from triton_attention import kernels, operators, tile_skipping
+from triton_attention import kernels, operators
 from triton_attention.bias import KINDS
 
 HEAD_DIM = 64
@@ -61,7 +60,7 @@ def measure(kind: str, name: str, arch: int) -> tuple[int, int, int]:
     constants = operators.kernel_settings(name, *settings)
     options = {key: constants.pop(key) for key in ("num_warps", "num_stages", "enable_fp_fusion")}
     constants |= {
-        "skips_tiles": tile_skipping.can_skip(kind, SKIP_TOLERANCE),
+        "skips_tiles": kind == "decay",
         "SKIP_KEYS": 64,
         "SKIP_QUERIES": 128,
         "SEQUENCES": operators.SEQUENCES,

@@ -18,7 +18,6 @@ from runtime.schema import MAY_BE_OVERRIDDEN, MAY_CHANGE_ON_RESUME
 import torch
 
 import posenc
-from attention import SKIP_TOLERANCE
 from errors import InputError
 from model import GPT, GPTConfig
 from text_data.data_loader import MaskedWindows, Windows
@@ -99,8 +98,6 @@ class Config:
     """factor of the logits q k^T; null: 1 / sqrt(head dimension)"""
     attention: attention_path.Name = "auto"
     """attention path (attention.py); auto: the fastest one, which is checked first on a GPU"""
-    skip_tolerance: float = cli.limited(SKIP_TOLERANCE, 0, BELOW_1)
-    """--attention triton: largest fraction of a query's weight in skipped far keys; 0: skip none"""
     # optimization
     objective: Literal["clm", "mlm", "recall"] = "clm"
     """clm: causal language modeling, a decoder; mlm: masked language modeling, an encoder; recall:

@@ -66,8 +66,8 @@ def compute(q, k, v, bias_inputs: BiasInputs, scale, mask_spec, packed_qkv=None)
     """Compute attention by the kernels; arguments of `attention.attend`."""
     interface = load()
     bias = interface.bias_from_encoding(*bias_inputs, q.size(1))
-    mask = mask_spec.causal, mask_spec.window_size, mask_spec.skip_tolerance
-    return interface.fused_attention(q, k, v, bias, scale, *mask, packed_qkv)
+    mask = mask_spec.causal, mask_spec.window_size
+    return interface.fused_attention(q, k, v, bias, scale, *mask, packed_qkv=packed_qkv)
 
 
-attention.register_path(attention.Path("triton", compute, check, skips_tiles=True))
+attention.register_path(attention.Path("triton", compute, check))

@@ -7,7 +7,6 @@ y = fused_attention(q, k, v, bias, scale=D**-0.5)        # causal; q, k, v (B, H
 import torch
 from torch import Tensor
 
-from attention import SKIP_TOLERANCE
 from errors import InputError
 from triton_attention import operators, tile_skipping
 from triton_attention.bias import KINDS, Bias, bias_from_encoding
@@ -28,7 +27,7 @@ def fused_attention(
     scale: float,
     causal: bool = True,
     window_size: int | None = None,
-    skip_tolerance: float = SKIP_TOLERANCE,
+    skip_tolerance: float = tile_skipping.TOLERANCE,
     packed_qkv: Tensor | None = None,
 ) -> Tensor:
     """Return softmax(q k^T scale + bias) v, differentiable in all tensors.
@@ -37,8 +36,9 @@ def fused_attention(
     k, v: (B, G, S, D), G a divisor of H: consecutive heads share them.
     bias: its gradients with respect to a table need T = S.
     scale: factor of the logits, usually D**-0.5.
-    causal, window_size, skip_tolerance: see attention.MaskSpec. Only
-        decay biases skip tiles, log-decay only above the default tolerance.
+    causal, window_size: see attention.MaskSpec.
+    skip_tolerance: fraction of a row's weight that may be skipped, where a
+        decay makes distant keys negligible; 0: none.
     packed_qkv: see attention.attend.
     Returns (B, H, T, D) in the dtype of q, in memory (B, T, H, D).
     Raises InputError for arguments that the kernels do not support.
@@ -52,8 +52,8 @@ def fused_attention(
     pieces = unused if bias.pieces is None else bias.pieces.float().contiguous()
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     kept = q.new_empty(0, dtype=torch.int32)
-    if window_size is None and tile_skipping.can_skip(bias.kind, skip_tolerance):
-        kept = tile_skipping.kept_tiles(q, k, bias.kind, s_i, g, s_j, scale, causal, skip_tolerance)
+    if window_size is None and bias.kind == "decay" and skip_tolerance > 0:
+        kept = tile_skipping.kept_tiles(q, k, s_i, g, s_j, scale, causal, skip_tolerance)
     if packed_qkv is not None and T == S:
         q, k, v = packed_qkv.unflatten(-1, (3, H, D)), q.new_empty(0), q.new_empty(0)
     kind, window = KINDS.index(bias.kind), window_size or operators.NO_WINDOW

@@ -11,23 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attention import SKIP_TOLERANCE, repeat_heads
+from attention import repeat_heads
 from posenc import running_sum
 from triton_attention import tile_sizes
 
-
-def can_skip(kind: str, tolerance: float) -> bool:
-    """Return whether to look; not for a log-decay at the default tolerance."""
-    if kind == "decay":
-        return tolerance > 0
-    return kind == "log-decay" and tolerance > SKIP_TOLERANCE
+TOLERANCE = 2.0**-24  # of a row's weight: below float32's precision
 
 
 @torch.no_grad()
 def kept_tiles(
     q: Tensor,
     k: Tensor,
-    kind: str,
     s_i: Tensor,
     g: Tensor,
     s_j: Tensor,
@@ -40,11 +34,11 @@ def kept_tiles(
     Others hold at most `tolerance` of every row's weight; half of it on each
     side if not causal.
 
-    q: (B, H, T, D). k: (B, G, S, D). kind: decay or log-decay. s_i, g: (B, H,
-    T). s_j: (B, H, S). Returns (1 or 2, B, H, tiles of queries), int32: the
-    first tile of keys and, if not causal, the one after the last.
+    q: (B, H, T, D). k: (B, G, S, D). s_i, g: (B, H, T). s_j: (B, H, S).
+    Returns (1 or 2, B, H, tiles of queries), int32: the first tile of keys and,
+    if not causal, the one after the last.
     """
-    M, N, *_ = tile_sizes.select(kind, q.size(-1), q.dtype)["forward"]
+    M, N, *_ = tile_sizes.select("decay", q.size(-1), q.dtype)["forward"]
     T, S = q.size(2), k.size(2)
     k = repeat_heads(k, q.size(1))
     own_logits = (q.float() * k[:, :, S - T :].float()).sum(-1) * scale
@@ -73,8 +67,6 @@ def kept_tiles(
         if not causal:
             max_difference = max_difference.minimum(max_s_j - min_s_i).clamp(max=0)
         max_bias = torch.where(max_difference < 0, min_g, max_g) * max_difference
-        if kind == "log-decay":
-            max_bias = -max_bias.clamp(max=0).square().log1p()
         # Upper bound on a tile's fraction of the row's weight. On the diagonal
         # it is at least N: no side is skipped past it.
         weight = N * (max_q_norm * max_k_norm * scale + max_bias - min_own).exp()

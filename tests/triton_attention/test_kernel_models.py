@@ -1,10 +1,8 @@
-"""Tests of models and programs with the triton attention path."""
-
-import json
+"""Tests of models with the triton attention path."""
 
 import pytest
 import torch
-from conftest import ENCODINGS, evaluation
+from conftest import ENCODINGS
 from kernel_cases import (
     DEVICE,
     make_model,
@@ -13,9 +11,7 @@ from kernel_cases import (
 )
 from torch.testing import assert_close
 
-import eval_extrapolation
 import pe_spec
-import train_gpt
 import triton_attention
 from evaluation.layer_checks import supports_bidirectional
 
@@ -24,14 +20,6 @@ SUPPORTED = [
     for pe in ENCODINGS
     if all(map(triton_attention.supports, pe_spec.build(pe, 2, 8, 8, len(pe_spec.layer_specs(pe)))))
 ]
-DECAYING = "alibi-equal:h=2"  # its one head has a slope at which tiles are skipped
-DEVICE_FLAGS = ["--device", DEVICE, "--dtype", "float32"]
-TRAIN_FLAGS = (
-    "--size quickstart --n_layer 2 --n_head 1 --n_embd 16 --block_size 96 --micro_batch 1 "
-    f"--tokens_per_step 96 --steps 2 --val_tokens 96 --compile false --pe {DECAYING}"
-).split() + DEVICE_FLAGS
-
-
 # In the interpreter, one decoder of each kind of bias: the check "triton bias" has all of them.
 DECODERS = ["rope", "cable", "k-cable", "kerple", "fire", "cable:heads=2"]
 DECODERS = SUPPORTED if DEVICE == "cuda" else DECODERS
@@ -85,17 +73,3 @@ def test_model_compiles_to_one_graph(pe, causal):
             atol=1e-6,
             msg=lambda text, name=name: f"{name}: {text}",
         )
-
-
-def test_evaluation_records_the_skip_tolerance(data_dir, tmp_path, small_tiles):  # noqa: F811
-    """After a training with a coarse tolerance; the losses match those of the dense path."""
-    flags = ["--data", str(data_dir), "--attention", "triton", "--skip_tolerance", "0.5"]
-    train_gpt.main([*TRAIN_FLAGS, *flags, "--out_dir", str(tmp_path)])
-    records = {}
-    for path in ("triton", "dense"):
-        flags = ["--lengths", "192", "--windows", "1", *DEVICE_FLAGS, "--attention", path]
-        eval_extrapolation.main([str(tmp_path), *flags])
-        records[path] = json.loads(evaluation(tmp_path).read_text())
-    entries = {path: record["lengths"]["192"] for path, record in records.items()}
-    assert records["triton"]["skip_tolerance"] == 2**-24
-    assert abs(entries["triton"]["loss"] / entries["dense"]["loss"] - 1) < 1e-5
