@@ -41,7 +41,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from errors import InputError
-from posenc import Encoding, distances
+from posenc import Encoding
 
 # torch.compile does not guard on PyTorch's own setting of backends.
 BACKENDS = {
@@ -256,17 +256,8 @@ def _fused(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None, backend=None
 
 def _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec):
     """Apply _dense_rows or _masked_rows to a few queries at a time."""
-    encoding = bias_inputs.encoding
-    gradients = torch.is_grad_enabled()
-    if encoding.distance_bias is not None and not gradients:
-        # One number per distance, which all chunks share.
-        with torch.autocast(q.device.type, enabled=False):
-            heads = torch.arange(q.size(1), device=q.device)
-            d = distances(k.size(2), mask_spec.causal, q.device).to(bias_inputs.k_features[0].dtype)
-            table = encoding.distance_bias(d, heads[:, None])
-        compute_rows = functools.partial(compute_rows, table=table)
     chunks = list(_chunks(q, k, v, bias_inputs, mask_spec))
-    if gradients:
+    if torch.is_grad_enabled():
         return torch.cat([compute_rows(*chunk, scale, spec) for chunk, spec in chunks], 2)
     # The last chunk needs the most memory, which the others reuse.
     outputs = [compute_rows(*chunk, scale, spec) for chunk, spec in reversed(chunks)]
@@ -299,11 +290,11 @@ def _chunks(q, k, v, bias_inputs, mask_spec):
         yield chunk, mask_spec.for_chunk(first_key, first_query - first_key)
 
 
-def _dense_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
+def _dense_rows(q, k, v, bias_inputs, scale, mask_spec):
     """Compute attention for all of q at once, in float32 or float64."""
     with torch.autocast(q.device.type, enabled=False):
         mask = attention_mask(q, k, mask_spec)
-        all_logits = logits(q, k, bias_inputs, scale, mask_spec, table)
+        all_logits = logits(q, k, bias_inputs, scale, mask_spec)
         all_logits = all_logits.masked_fill(~mask, -torch.inf)
         if bias_inputs.encoding.sink is None:
             weights = all_logits.softmax(-1)  # (B, H, T, S)
@@ -319,11 +310,10 @@ def logits(
     bias_inputs: BiasInputs,
     scale: float,
     mask_spec: MaskSpec | None = None,
-    table: Tensor | None = None,
 ) -> Tensor:
     """Return logits q k^T * scale + bias, meaningful where the mask is True.
 
-    -> (B, H, T, S), at least float32. table: see `bias_matrix`.
+    -> (B, H, T, S), at least float32.
     """
     encoding = bias_inputs.encoding
     mask_spec = mask_spec or make_mask_spec(encoding)
@@ -335,7 +325,7 @@ def logits(
         bias = scaled.new_zeros(1, 1, 1, 1)
         if encoding.bias is not None:
             query_offset = mask_spec.offset(q.size(2), k.size(2))
-            bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset, table)
+            bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset)
         if encoding.logits_transform is not None:
             i, j = _token_indices(q, k, mask_spec)
             mask = attention_mask(q, k, mask_spec)
@@ -351,16 +341,12 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def bias_matrix(
-    bias_inputs: BiasInputs,
-    heads: int,
-    queries: int,
-    query_offset: int | Tensor = 0,
-    table: Tensor | None = None,
+    bias_inputs: BiasInputs, heads: int, queries: int, query_offset: int | Tensor = 0
 ) -> Tensor:
     """Return the bias of `queries` tokens from index `query_offset` on.
 
     -> (B|1, H|1, T, S), dtype of the features, later keys included. A bias of
-    the distance is computed once for each, or read from `table` (H, distances).
+    the distance is computed once for each distance.
     """
     encoding, q_features, k_features = bias_inputs
     h = torch.arange(heads, device=k_features[0].device)
@@ -376,21 +362,18 @@ def bias_matrix(
     # Distances of the last query, then those that only earlier queries have.
     d = last_query - torch.arange(keys + queries - 1, device=h.device)
     d = d.clamp(min=0) if encoding.causal else d
-    if table is None:
-        line = encoding.distance_bias(d.to(k_features[0].dtype), h[:, None])
-    else:  # in an encoder, distance 0 is in the middle
-        line = table[:, d if encoding.causal else d + table.size(1) // 2]
+    line = encoding.distance_bias(d.to(k_features[0].dtype), h[:, None])
     return line.unfold(1, keys, 1).flip(1)[None]  # (1, H, T, S)
 
 
-def _masked_rows(q, k, v, bias_inputs, scale, mask_spec, table=None):
+def _masked_rows(q, k, v, bias_inputs, scale, mask_spec):
     """Compute attention for all of q with a mask; without gradients."""
     with torch.autocast(q.device.type, enabled=False):
         mask = None if _masks_nothing(q, mask_spec) else attention_mask(q, k, mask_spec)
         if bias_inputs.encoding.bias is None:
             return _scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
         query_offset = mask_spec.offset(q.size(2), k.size(2))
-        bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset, table)
+        bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset)
         if mask is not None:
             bias = bias.masked_fill(~mask, -torch.inf)
         if q.device.type != "cpu" or q.dtype == torch.float64:

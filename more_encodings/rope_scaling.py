@@ -73,6 +73,7 @@ class YaRN(PositionInterpolation):
 
     names = ("yarn",)
     option_words = {"ramp": ("paper", "released")}
+    most_rotations = 32
 
     def __init__(
         self,
@@ -97,7 +98,8 @@ class YaRN(PositionInterpolation):
         if self.ramp == "released":
             kept = self.released_weights(width, device)
         else:
-            kept = weights_by_rotations(original, self.length, 32)
+            rotations = self.length * original / (2 * math.pi)
+            kept = ((rotations - 1) / (self.most_rotations - 1)).clamp(0, 1)
         return original * (kept + (1 - kept) / self.factor)
 
     def released_weights(self, width: int, device: torch.device) -> Tensor:
@@ -107,7 +109,7 @@ class YaRN(PositionInterpolation):
             wavelength = self.length / (2 * math.pi * rotations)
             return width * math.log(wavelength) / (2 * math.log(self.base))
 
-        first = max(math.floor(pair_with(32)), 0)
+        first = max(math.floor(pair_with(self.most_rotations)), 0)
         last = min(math.ceil(pair_with(1)), width - 1)
         if first == last:
             last += 0.001  # as in the authors' code
@@ -115,7 +117,7 @@ class YaRN(PositionInterpolation):
         return 1 - ((pair - first) / (last - first)).clamp(0, 1)
 
 
-class Llama3(PositionInterpolation):
+class Llama3(YaRN):
     """`rope` whose slow pairs are interpolated by `factor`, as in Llama 3.1.
 
     As `yarn`, with at least 4 rotations for unchanged pairs and without its
@@ -125,6 +127,8 @@ class Llama3(PositionInterpolation):
     """
 
     names = ("rope-llama3",)
+    option_words = {}
+    most_rotations = 4
 
     def __init__(
         self,
@@ -136,19 +140,8 @@ class Llama3(PositionInterpolation):
         base: int = 500_000,
         length: int | None = None,
     ):
-        super().__init__(heads, channels, block_size, factor=factor, base=base)
-        self.length = length or block_size
-
-    def frequencies(self, width, device):
-        original = frequencies(width, self.base, device)
-        kept = weights_by_rotations(original, self.length, 4)
-        return original * (kept + (1 - kept) / self.factor)
-
-
-def weights_by_rotations(original: Tensor, length: int, most: int) -> Tensor:
-    """Return weights (N,): 0 to 1 for 1 to `most` rotations in `length`."""
-    rotations = length * original / (2 * math.pi)
-    return ((rotations - 1) / (most - 1)).clamp(0, 1)
+        super().__init__(heads, channels, block_size, factor=factor, base=base, length=length)
+        self.attention_factor = 1.0
 
 
 class XPos(RoPE):

@@ -64,40 +64,27 @@ def fused_attention(
 def _check(q: Tensor, k: Tensor, bias: Bias, causal: bool) -> None:
     """Raise InputError for arguments that the kernels do not support."""
     B, H, T, D = q.shape
-    S = k.size(2)
-    if not (q.is_cuda or INTERPRETED.value):
-        raise InputError(
-            f"attention: triton needs a GPU, not {q.device}, or TRITON_INTERPRET=1, which is slow: "
-            "use auto"
-        )
-    if not MIN_HEAD_DIM <= D <= MAX_HEAD_DIM:
-        raise InputError(
-            f"attention: triton supports head dimensions from {MIN_HEAD_DIM} to {MAX_HEAD_DIM}, "
-            f"not {D}: use dense"
-        )
-    if B * H > MAX_HEADS:
-        raise InputError(
-            f"attention: triton supports at most {MAX_HEADS:,} heads of all sequences together, "
-            f"not {B * H:,}: use a smaller batch, or dense"
-        )
-    if q.dtype not in DTYPES:
-        raise InputError(f"attention: triton does not support {q.dtype}: use dense")
-    if T > S:
-        raise InputError(f"attention: {T} queries but only {S} keys: pass a key for each query")
-    if bias.pieces is not None and bias.pieces.size(-1) > operators.MAX_PIECES:
-        raise InputError(
-            f"attention: triton supports at most {operators.MAX_PIECES - 1:,} units in FIRE's "
-            "network: use dense"
-        )
-    if bias.table is None:
-        return
-    if T != S and bias.table.requires_grad and torch.is_grad_enabled():
-        raise InputError(
-            "attention: gradients of a distance bias need as many queries as keys: use dense"
-        )
-    wrong_length = bias.table.size(-1) != 2 * S - 1
-    if not causal and (wrong_length or (bias.kind == "piecewise-linear" and T != S)):
-        raise InputError(
-            f"attention: a bidirectional distance bias needs {2 * S - 1} numbers, from distance "
-            f"{1 - S} on, and FIRE's as many queries as keys: use dense"
-        )
+    S, table = k.size(2), bias.table
+    is_on_gpu = q.is_cuda or INTERPRETED.value
+    _require(is_on_gpu, "a GPU, not {}, or TRITON_INTERPRET=1, which is slow", q.device)
+    heads = "at most {:,} heads of all sequences together, not {:,}"
+    _require(B * H <= MAX_HEADS, heads, MAX_HEADS, B * H)
+    is_supported = MIN_HEAD_DIM <= D <= MAX_HEAD_DIM
+    _require(is_supported, "head dimensions from {} to {}, not {}", MIN_HEAD_DIM, MAX_HEAD_DIM, D)
+    _require(q.dtype in DTYPES, "bfloat16, float16 or float32, not {}", q.dtype)
+    _require(T <= S, "a key for each query, not {} queries and {} keys", T, S)
+    if bias.pieces is not None:
+        limit = operators.MAX_PIECES - 1
+        _require(bias.pieces.size(-1) <= limit + 1, "at most {:,} units in FIRE's network", limit)
+        _require(causal or T == S, "as many queries as keys for a bidirectional FIRE")
+    if table is not None:
+        learns = table.requires_grad and torch.is_grad_enabled()
+        _require(T == S or not learns, "as many queries as keys for the gradient of a table")
+        length = "{} numbers in the table of a bidirectional bias"
+        _require(causal or table.size(-1) == 2 * S - 1, length, 2 * S - 1)
+
+
+def _require(is_met: bool, need: str, *values) -> None:
+    """Raise InputError unless a need of the kernels is met."""
+    if not is_met:  # formatted only here: torch.compile traces the rest
+        raise InputError(f"attention: triton needs {need.format(*values)}: use dense")

@@ -95,11 +95,11 @@ def test_unsupported_encoding_is_refused():
     "kind, T, S, D, options, message",
     [
         ("none", 4, 4, 8, {}, "head dimensions from 16 to 128, not 8: use dense"),
-        ("none", 5, 4, 16, {}, "5 queries but only 4 keys: pass a key for each query"),
+        ("none", 5, 4, 16, {}, "a key for each query, not 5 queries and 4 keys"),
         ("none", 1, 1, 16, {"B": 32768}, "at most 65,535 heads of all sequences together, not 65,"),
-        ("distance", 4, 8, 16, {}, "gradients of a distance bias need as many queries as keys"),
-        ("distance", 4, 4, 16, {"causal": False}, "needs 7 numbers, from distance -3 on, and FIRE"),
-        ("piecewise-linear", 2, 4, 16, {"causal": False}, "FIRE's as many queries as keys: use de"),
+        ("distance", 4, 8, 16, {}, "as many queries as keys for the gradient of a table"),
+        ("distance", 4, 4, 16, {"causal": False}, "7 numbers in the table of a bidirectional bias"),
+        ("piecewise-linear", 2, 4, 16, {"causal": False}, "queries as keys for a bidirectional FI"),
     ],
 )
 def test_unsupported_arguments_are_refused(kind, T, S, D, options, message):
@@ -112,7 +112,7 @@ def test_unsupported_arguments_are_refused(kind, T, S, D, options, message):
 
 
 def test_unsupported_dtypes_and_networks_are_refused():
-    with pytest.raises(InputError, match="does not support torch.float64: use dense"):
+    with pytest.raises(InputError, match="float16 or float32, not torch.float64: use dense"):
         run_kernels("none", make_inputs("none", 4, 4, 16))
     q = torch.zeros(1, 1, 4, 16, device=DEVICE)
     pieces = torch.zeros(1, 3, 2048, device=DEVICE)
