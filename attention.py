@@ -188,9 +188,8 @@ def select_path(
 ) -> Path:
     """Return the path of one call of a layer that has `path`.
 
-    In training it is `path`, unless there is padding or it does not fit the
-    call. For inference it is MASKED if `path` does not know the mask, or if the
-    bias is small, with one query or shared by the whole batch.
+    In training it is `path`, if it fits and there is no padding; for inference
+    MASKED, if `path` does not know the mask, or the bias is small.
     """
     encoding, q_features, k_features = bias_inputs
     if path.fits is not None and not path.fits(q, k, mask_spec):
@@ -209,7 +208,7 @@ def select_path(
         return DENSE
     if inference and encoding.bias is not None:
         shared = all(feature.size(0) == 1 for feature in q_features + k_features)
-        is_small = q.size(2) == 1
+        is_small = q.size(2) == 1  # or shared by the whole batch
         if path.name == DENSE.name:
             is_small = shared and q.device.type == "cpu"
         if is_small:
@@ -546,10 +545,7 @@ def resolve_path(name: str, encoding: Encoding, device_type: str = "cpu") -> Pat
 def resolve_paths(
     names: str, encodings: Iterable[Encoding], device_type: str = "cpu"
 ) -> tuple[Path, ...]:
-    """Return the path of each layer of a model.
-
-    names: one for all layers, or from `join_names`. Raises as `resolve_path`.
-    """
+    """Return each layer's path; names: one for all layers, or from `join_names`."""
     encodings = list(encodings)
     each = names.split("_")
     if len(each) != len(encodings):

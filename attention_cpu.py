@@ -15,9 +15,8 @@ import attention
 from attention import MaskSpec
 from operators.elementary import register
 
-# Limits of calls: tokens, and logits (T * T per text and head)
-# (results/bench/attention/); of blocks: queries, and logits per thread, which
-# fit into the cache.
+# Limits of calls: tokens, and logits (results/bench/attention/); of blocks:
+# queries, and logits per thread, which fit into the cache.
 BATCHED_TOKENS = 1024
 BATCHED_LOGITS = 2**26
 BATCHED_ROWS = 128
@@ -46,12 +45,11 @@ def batched_products(
     """Compute attention with the bias sum_r u_r[i] w_r[j] by batched products.
 
     q, k (B, H, T, D), v (B, H, T, E) -> (B, H, T, E). factors: pairs (u, w),
-    see posenc.py. Logits, softmax and bias are float32; terms constant along a
-    row are dropped.
+    see posenc.py. Logits, softmax and bias are float32.
     """
     B, H, T, _ = q.shape
     dtype = torch.promote_types(q.dtype, torch.float32)
-    columns = [(u, w) for u, w in factors if w is not None]
+    columns = [(u, w) for u, w in factors if w is not None]  # others cancel in the softmax
     u_columns = [attention.expand_columns(u.to(dtype), B, H, T) for u, _ in columns]
     w_columns = [attention.expand_columns(w.to(dtype), B, H, T) for _, w in columns]
     none = q.new_empty(B, H, T, 0, dtype=dtype)

@@ -62,9 +62,8 @@ def eager_fox(config: GPTConfig) -> GPT:
 def make_transformers_model(config: GPTConfig, positions: int) -> Any:
     """Return a decoder of transformers of the same size with random weights.
 
-    positions: the longest text in tokens. The llama block is a Llama. Of
-    others, `rope` is a GPT-NeoX that rotates whole heads, and all other
-    encodings are compared with GPT-2.
+    positions: the longest text in tokens. The llama block is a Llama, `rope` a
+    GPT-NeoX that rotates whole heads, and all others are compared with GPT-2.
     """
     import transformers
 
@@ -99,10 +98,7 @@ def make_transformers_model(config: GPTConfig, positions: int) -> Any:
 
 
 class OtherNetwork(nn.Module):
-    """A network of other authors with the interface of GPT.
-
-    loss(tokens, targets): the mean cross-entropy, of (B, T) int64 each.
-    """
+    """A network of other authors with the interface of GPT; loss: as `forward`."""
 
     def __init__(
         self, config: GPTConfig, network: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]

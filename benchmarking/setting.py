@@ -29,8 +29,7 @@ PATHS = {
     "cpu": ("dense", "sdpa/flash"),
     "cuda": ("dense", "sdpa/flash", "sdpa/cudnn", "triton", "flex"),
 }
-# Longest context, in tokens, at which a compiled dense path is measured: each
-# of its chunks is compiled separately.
+# Longest context of a compiled dense path: each chunk is compiled separately.
 DENSE_CONTEXT = 8192
 SEED = 1
 

@@ -65,6 +65,10 @@ class FIRE(Encoding):
         heads = h.flatten()
         return F.linear(hidden, self.w2[heads], self.b2[heads])[0].movedim(-1, 1)  # (1, H, T, S)
 
+    def set_bidirectional(self):
+        super().set_bidirectional()
+        self.triton_bias = None  # pyright: ignore[reportAttributeAccessIssue]
+
     def psi(self, x: Tensor) -> Tensor:
         """Return log(|c| x + 1)."""
         return (self.c.abs() * x).log1p()
@@ -74,7 +78,7 @@ class FIRE(Encoding):
         return self.psi(torch.maximum(i, (self.threshold * self.multiplier).abs()))
 
     def triton_bias(self, q_features, k_features, h):
-        d = distances(k_features[0].size(-1), self.causal, h.device).abs()
+        d = distances(k_features[0].size(-1), True, h.device)
         table, g = self.psi(d)[None], 1 / self.normalizer(q_features[0])
         return "piecewise-linear", {"table": table, "g": g, "pieces": self.linear_pieces()}
 

@@ -68,20 +68,14 @@ def recall_margin(score: Score, multiple: float, other: Score) -> Interval | Non
 
 
 def recall_by_trial(entry: dict) -> np.ndarray:
-    """Return values (trials,) in percent with the recall's mean and error.
-
-    Recall, 100 (1 - exp(-mean gain of trials in nats)), is linearized.
-    """
+    """Return linearized values (trials,) in percent with the recall's mean and error."""
     gained = np.array(entry["by_trial"])
     ratio = math.exp(-gained.mean())
     return 100 * (1 - ratio) + 100 * ratio * (gained - gained.mean())
 
 
 def accuracy(score: Score, multiple: float, *_) -> Interval | None:
-    """Return the accuracy of trained recall, mean over the kinds of sequences.
-
-    A seed's standard error is the mean of its kinds', as if of one sample.
-    """
+    """Return the accuracy of trained recall; values and errors are means over kinds."""
     if not score.trained_recall:
         return None
     length = score.length(multiple, "recall_training")

@@ -8,7 +8,6 @@ scripts/score.sh makes the runs: those of seed 1 are in text/PE and recall/PE,
 those of seed N in text/PE-seedN and recall/PE-seedN. The record of bench.py is
 speed/PE.json.
 
-Results are by seed, then by length or distance in tokens; null: not supported.
 Patterns of more layers than the recall task's network have no trained recall.
 The training text of comparable scores may differ: two modules of the standard
 library have the folder in which Python was built.

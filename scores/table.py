@@ -6,12 +6,10 @@
 
 All scores must have the same budget and text. Writes scores.md, a short table
 of the best and the references, scores.csv, with all encodings and intervals,
-and scores.png, with the 12 best, references included: perplexity at 16 times
-the training length against recall of text at the same distance.
-
---runs writes the score file of each encoding and prints its card: its row of
-the table next to the references in --out_dir, and the verdicts on the criterion
-(scores/criterion.py).
+and scores.png, perplexity at 16 times the training length against recall of
+text at the same distance. --runs writes the score file of each encoding and
+prints its card: its row of the table next to the references in --out_dir, and
+the verdicts on the criterion (scores/criterion.py).
 """
 
 from dataclasses import dataclass, field

@@ -9,8 +9,7 @@ For a query at position i and a key at position j, with d = i - j:
     piecewise-linear  b = f_h(r[d] g_i), f_h piecewise linear: fire (a ReLU network of one input)
 
 S_i - S_j is taken before anything is rounded. In bidirectional attention it
-becomes -|S_i - S_j|, a table has entries for both signs of d, and a
-piecewise-linear bias uses g_max(i, j).
+becomes -|S_i - S_j|, and a table has entries for both signs of d.
 """
 
 from dataclasses import dataclass
@@ -34,8 +33,8 @@ class Bias:
         entries start at distance 0; else N = 2 S - 1 and at -(S - 1).
     pieces: (H, 3, K), for piecewise-linear, K a power of 2: the K - 1 ascending
         ends of the pieces, then infinity; slopes; intercepts. g and the table
-        are >= 0 then, g never increases with the position, and the table is
-        even in d and never decreases with |d|.
+        are >= 0 then, g never increases with the position, and the table never
+        decreases with d. Causal only.
     """
 
     kind: str = "none"

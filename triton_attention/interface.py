@@ -76,7 +76,7 @@ def _check(q: Tensor, k: Tensor, bias: Bias, causal: bool) -> None:
     if bias.pieces is not None:
         limit = operators.MAX_PIECES - 1
         _require(bias.pieces.size(-1) <= limit + 1, "at most {:,} units in FIRE's network", limit)
-        _require(causal or T == S, "as many queries as keys for a bidirectional FIRE")
+        _require(causal, "causal attention for FIRE")
     if table is not None:
         learns = table.requires_grad and torch.is_grad_enabled()
         _require(T == S or not learns, "as many queries as keys for the gradient of a table")

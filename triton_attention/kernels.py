@@ -51,8 +51,8 @@ def _bias_tile(
     """Return tiles of b = f(g_i x_ij) in base 2, f'(g_i x_ij) and x_ij, f32.
 
     i, s_i, g: (M, 1) or (1, M). j, s_j: (1, N) or (N, 1). x is S_i - S_j, or
-    the table's entry of the distance. A bidirectional piecewise-linear bias
-    passes the keys' g as s_j. masked: b is -inf where a query attends not.
+    the table's entry of the distance. masked: b is -inf where a query attends
+    not.
     """
     x = 0.0
     b = 0.0
@@ -77,8 +77,6 @@ def _bias_tile(
         b = tl.load(table + d) * LOG2E
     elif kind == PIECEWISE_LINEAR:
         x = tl.load(table + d)
-        if not causal:
-            g = tl.minimum(g, s_j)  # of the later token, because g never increases
         slope, b = _evaluate_pieces(g * x, pieces, first_piece, last_piece, NUM_PIECES)
         b *= LOG2E
     if masked:
@@ -91,7 +89,7 @@ def _bias_tile(
 
 @triton.jit
 def _piece_range(
-    kind: tl.constexpr, causal: tl.constexpr, table, pieces, num_distances, g, g_t, t, T, i, j,
+    kind: tl.constexpr, table, pieces, num_distances, g, g_t, t, T, i, j,
     M: tl.constexpr, N: tl.constexpr, NUM_PIECES: tl.constexpr,
 ):  # fmt: skip
     """Return the first and the last piece that a tile needs.
@@ -103,18 +101,11 @@ def _piece_range(
         return 0, 0
     near = tl.maximum(i - j - N + 1, 0)
     far = tl.maximum(i - j + M - 1, 0)
-    first = t
-    last = t + M
-    if not causal:
-        near = tl.maximum(near, j - i - M + 1) + num_distances // 2
-        far = tl.maximum(far, j - i + N - 1) + num_distances // 2
-        first = tl.maximum(t, j)
-        last = tl.maximum(last, j + N)
     smallest_x = tl.load(table + tl.minimum(near, num_distances - 1))
     largest_x = tl.load(table + tl.minimum(far, num_distances - 1))
-    smallest = smallest_x * tl.load(g + tl.minimum(last, T) * g_t - g_t)
+    smallest = smallest_x * tl.load(g + tl.minimum(t + M, T) * g_t - g_t)
     first_piece = _find_piece(smallest, pieces, NUM_PIECES)
-    largest = largest_x * tl.load(g + tl.minimum(first, T - 1) * g_t)
+    largest = largest_x * tl.load(g + tl.minimum(t, T - 1) * g_t)
     return first_piece, _find_piece(largest, pieces, NUM_PIECES)
 
 
@@ -236,7 +227,6 @@ def attention_forward(
     channels = tl.arange(0, D_TILE)
     decays: tl.constexpr = kind == DECAY or kind == LOG_DECAY
     uses_g: tl.constexpr = decays or kind == PIECEWISE_LINEAR
-    bidirectional_pieces: tl.constexpr = kind == PIECEWISE_LINEAR and not causal
     K += batch * k_b + head // SHARED * k_h
     V += batch * v_b + head // SHARED * v_h
     S_J += batch * sj_b + head * sj_h
@@ -269,13 +259,10 @@ def attention_forward(
             j = start + tl.arange(0, N)
             k = _load_tile(K, j, S, k_t, channels, D, not masked)  # (N, D_TILE)
             first_piece, last_piece = _piece_range(
-                kind, causal, TABLE, PIECES, num_distances, G, g_t, block * M, T, first_i, start,
+                kind, TABLE, PIECES, num_distances, G, g_t, block * M, T, first_i, start,
                 M, N, NUM_PIECES,
             )  # fmt: skip
-            if bidirectional_pieces:
-                s_j = _load_vector(G, j, S, g_t, True)[None, :]
-            else:
-                s_j = _load_vector(S_J, j, S, sj_t, decays, not masked)[None, :]
+            s_j = _load_vector(S_J, j, S, sj_t, decays, not masked)[None, :]
             b, _, _ = _bias_tile(
                 kind, causal, windowed, masked, i[:, None], j[None, :], s_i, g, s_j,
                 TABLE, PIECES, first_piece, last_piece, S, window_size, NUM_PIECES,
@@ -326,7 +313,6 @@ def attention_backward_rows(
     channels = tl.arange(0, D_TILE)
     decays: tl.constexpr = kind == DECAY or kind == LOG_DECAY
     uses_g: tl.constexpr = decays or kind == PIECEWISE_LINEAR
-    bidirectional_pieces: tl.constexpr = kind == PIECEWISE_LINEAR and not causal
     grad_g: tl.constexpr = uses_g and g_learns
     grad_s_i: tl.constexpr = s_learns and (kind == LOG_DECAY or (decays and not causal))
     needs_residue: tl.constexpr = (decays and s_learns and not grad_s_i) or kind == PIECEWISE_LINEAR
@@ -368,12 +354,9 @@ def attention_backward_rows(
             j = start + tl.arange(0, N)
             k = _load_tile(K, j, S, k_t, channels, D, not masked)  # (N, D_TILE)
             v = _load_tile(V, j, S, v_t, channels, D, not masked)
-            if bidirectional_pieces:
-                s_j = _load_vector(G, j, S, g_t, True)[None, :]
-            else:
-                s_j = _load_vector(S_J, j, S, sj_t, decays, not masked)[None, :]
+            s_j = _load_vector(S_J, j, S, sj_t, decays, not masked)[None, :]
             first_piece, last_piece = _piece_range(
-                kind, causal, TABLE, PIECES, num_distances, G, g_t, block * M, T, first_i, start,
+                kind, TABLE, PIECES, num_distances, G, g_t, block * M, T, first_i, start,
                 M, N, NUM_PIECES,
             )  # fmt: skip
             b, slope, x = _bias_tile(
@@ -388,10 +371,7 @@ def attention_backward_rows(
             if grad_g or grad_s_i:
                 dz *= slope
             if grad_g:
-                if bidirectional_pieces:  # the kernel for columns adds the later keys' part
-                    dg += _partial_sums(tl.where(j[None, :] <= i[:, None], dz * x, 0.0), M, N)
-                else:
-                    dg += _partial_sums(dz * x, M, N)
+                dg += _partial_sums(dz * x, M, N)
             if grad_s_i:
                 ds += tl.sum(dz if causal else dz * _sign(s_j - s_i), 1)
     tl.store(DELTA + row, delta + tl.sum(residue, 1), mask=t < T)
@@ -419,9 +399,8 @@ def attention_backward_columns(
     Grid: (tiles of keys, B H). Inputs as in `attention_backward_rows`.
 
     DK, DV: outputs, in memory (B, S, H, D) or thirds of (B, S, 3, H, D), with a
-    stride of grad_t from one token to the next. DS_J: output (B, H, S), f32;
-    for a bidirectional piecewise-linear bias it is dg, to which this adds
-    gradients of later keys. SKIP_QUERIES: queries of the tiles of KEPT_TILES.
+    stride of grad_t from one token to the next. DS_J: output (B, H, S), f32.
+    SKIP_QUERIES: queries of the tiles of KEPT_TILES.
     Tiles are transposed, (N, M): products are the next left factors.
     """
     batch, head = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
@@ -429,7 +408,6 @@ def attention_backward_columns(
     channels = tl.arange(0, D_TILE)
     decays: tl.constexpr = kind == DECAY or kind == LOG_DECAY
     uses_g: tl.constexpr = decays or kind == PIECEWISE_LINEAR
-    bidirectional_pieces: tl.constexpr = kind == PIECEWISE_LINEAR and not causal
     Q += batch * q_b + head * q_h
     DY += batch * dy_b + head * dy_h
     S_I += batch * si_b + head * si_h
@@ -440,10 +418,7 @@ def attention_backward_columns(
     DELTA += tl.program_id(1).to(tl.int64) * T
     k = _load_tile(K + batch * k_b + head // SHARED * k_h, j, S, k_t, channels, D)  # (N, D_TILE)
     v = _load_tile(V + batch * v_b + head // SHARED * v_h, j, S, v_t, channels, D)
-    if bidirectional_pieces:
-        s_j = _load_vector(G, j, S, g_t, True)[:, None]
-    else:
-        s_j = _load_vector(S_J + batch * sj_b + head * sj_h, j, S, sj_t, decays)[:, None]
+    s_j = _load_vector(S_J + batch * sj_b + head * sj_h, j, S, sj_t, decays)[:, None]
     dk = tl.zeros((N, D_TILE), tl.float32)
     dv = tl.zeros((N, D_TILE), tl.float32)
     ds = tl.zeros((N, 8), tl.float32)
@@ -490,7 +465,7 @@ def attention_backward_columns(
             s_i = _load_vector(S_I, t, T, si_t, decays)[None, :]
             g = _load_vector(G, t, T, g_t, uses_g)[None, :]
             first_piece, last_piece = _piece_range(
-                kind, causal, TABLE, PIECES, num_distances, G, g_t, start, T, start + S - T,
+                kind, TABLE, PIECES, num_distances, G, g_t, start, T, start + S - T,
                 tl.program_id(0) * N, M, N, NUM_PIECES,
             )  # fmt: skip
             b, slope, x = _bias_tile(
@@ -504,16 +479,10 @@ def attention_backward_columns(
             if decays and s_learns:
                 dz *= slope * g
                 ds -= _partial_sums(dz if causal else dz * _sign(s_j - s_i), N, M)
-            elif bidirectional_pieces and g_learns:
-                ds += _partial_sums(tl.where(i[None, :] < j[:, None], dz * slope * x, 0.0), N, M)
     _store_tile(DK + batch * S * grad_t + head * D, dk * scale, j, S, grad_t, channels, D)
     _store_tile(DV + batch * S * grad_t + head * D, dv, j, S, grad_t, channels, D)
-    ds_sum = tl.sum(ds, 1)
-    ds_j = DS_J + tl.program_id(1).to(tl.int64) * S + j
-    if bidirectional_pieces and g_learns:
-        ds_sum += tl.load(ds_j, mask=j < S)
-    if (decays and s_learns) or (bidirectional_pieces and g_learns):
-        tl.store(ds_j, ds_sum, mask=j < S)
+    if decays and s_learns:
+        tl.store(DS_J + tl.program_id(1).to(tl.int64) * S + j, tl.sum(ds, 1), mask=j < S)
 
 
 @triton.jit
@@ -550,10 +519,8 @@ def attention_backward_distances(
         block = step + tl.maximum(offset, 0)
         i, j = block * N + r, (block - offset) * N + r
         g = _load_vector(G, i, T, g_t, kind == PIECEWISE_LINEAR)[:, None]
-        if kind == PIECEWISE_LINEAR and not causal:
-            g = tl.minimum(g, _load_vector(G, j, T, g_t, True)[None, :])
         first_piece, last_piece = _piece_range(
-            kind, causal, TABLE, PIECES, num_distances, G, g_t, block * N, T, block * N,
+            kind, TABLE, PIECES, num_distances, G, g_t, block * N, T, block * N,
             (block - offset) * N, N, N, NUM_PIECES,
         )  # fmt: skip
         b, slope, x = _bias_tile(

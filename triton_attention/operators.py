@@ -27,8 +27,7 @@ from triton_attention.bias import KINDS
 
 NO_WINDOW = 2**30  # tokens
 MAX_PIECES = 1_024  # what kernels._find_piece bisects
-# Sequences whose gradients by distance one program adds up: more share the
-# bias's computation, fewer leave more programs to fill the GPU.
+# Sequences whose gradients by distance one program adds up.
 SEQUENCES = 8
 
 
@@ -89,8 +88,6 @@ def _launch_backward(grads, dy, y, lse, inputs, kept, settings):
     grid = triton.cdiv(T, rows["M"]), B * H
     tensors = *inputs, kept, y, dy, lse, delta, dq, ds_i, dg
     _launch(kernels.attention_backward_rows, grid, *tensors, *numbers, **rows)
-    if pieces.numel() and not causal:
-        ds_j = dg  # the kernel for columns adds the later keys' part of g's gradient
     grid = triton.cdiv(S, columns["N"]), B * H
     by_head = dk, dv
     if k.size(1) != H:  # each head has a gradient of its own, which are added in float32

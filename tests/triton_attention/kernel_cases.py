@@ -111,9 +111,7 @@ def reference(kind, inputs, scale=SCALE, causal=True, window_size=None):
     if kind == "distance":
         z = z + inputs["table"][:, d.clamp(min=0) if causal else d + S - 1]
     if kind == "piecewise-linear":
-        queries = torch.arange(T, device=q.device)[:, None]
-        later = queries.maximum(torch.arange(1 if causal else S, device=q.device))
-        x = inputs["table"][:, d.abs()] * inputs["g"][0, 0, later]
+        x = inputs["table"][:, d.clamp(min=0)] * inputs["g"][0, 0, :, None]
         z = z + piecewise_linear(x, inputs["ends"][:, 0, :7], inputs["slopes"][:, 0])
     masked = (d < 0 if causal else d < -S) | (d.abs() >= (window_size or S + 1))
     weights = z.masked_fill(masked, -torch.inf).softmax(-1)
@@ -155,8 +153,6 @@ def run_kernels(kind, inputs, scale=SCALE, causal=True, window_size=None, **opti
     if kind == "piecewise-linear":
         ends, slopes = inputs["ends"], inputs["slopes"]
         bias.pieces = torch.cat([ends, slopes, intercepts(ends[:, 0], slopes[:, 0])[:, None]], 1)
-        if not causal:
-            bias.table = torch.cat([bias.table[:, 1:].flip(-1), bias.table], -1)
     return interface.fused_attention(
         inputs["q"], inputs["k"], inputs["v"], bias, scale, causal, window_size, **options
     )

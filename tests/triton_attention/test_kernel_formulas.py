@@ -23,9 +23,16 @@ import pe_spec
 from triton_attention import operators
 from triton_attention.bias import KINDS
 
+# Kinds of biases and causal; a piecewise-linear bias is causal.
+CASES = [
+    (kind, causal)
+    for kind in KINDS
+    for causal in (True, False)
+    if causal or kind != "piecewise-linear"
+]
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
+
+@pytest.mark.parametrize("kind, causal", CASES)
 def test_values_and_gradients(kind, causal, monkeypatch):
     """The last of 37 tokens is in a partial tile; 3 sequences need two programs by distance."""
     monkeypatch.setattr(operators, "SEQUENCES", 2)
@@ -40,16 +47,14 @@ def test_heads_that_share_keys(kind):
     assert max(relative_errors(kind, inputs).values()) < 1e-5
 
 
-@pytest.mark.parametrize("causal", [True, False])
+FIXED = [("decay", "g"), ("decay", "s"), ("decay", "sg"), ("log-decay", "g"), ("log-decay", "s")]
+
+
 @pytest.mark.parametrize(
-    "kind, fixed",
+    "kind, fixed, causal",
     [
-        ("decay", "g"),
-        ("decay", "s"),
-        ("decay", "sg"),
-        ("log-decay", "g"),
-        ("log-decay", "s"),
-        ("piecewise-linear", "g"),
+        *((*case, causal) for case in FIXED for causal in (True, False)),
+        ("piecewise-linear", "g", True),
     ],
 )
 def test_fixed_inputs_change_no_other_gradient(kind, fixed, causal):
@@ -88,8 +93,9 @@ def test_head_dimensions(D):
     assert max(relative_errors("decay", make_inputs("decay", 20, 20, D, B=1, H=1)).values()) < 1e-5
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kind", ["none", "distance", "piecewise-linear"])
+@pytest.mark.parametrize(
+    "kind, causal", [case for case in CASES if case[0] in ("none", "distance", "piecewise-linear")]
+)
 def test_sliding_window(kind, causal):
     inputs = make_inputs(kind, 40, 40, 16, B=1, causal=causal)
     assert max(relative_errors(kind, inputs, causal=causal, window_size=9).values()) < 1e-5
@@ -261,12 +267,15 @@ def audited(monkeypatch):
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="only the interpreter can audit memory accesses")
-@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
-    "kind, D, steep",
-    [*((kind, 16, 1.0) for kind in KINDS), ("distance", 24, 1.0), ("decay", 24, 30.0)],
+    "kind, causal, D, steep",
+    [
+        *((*case, 16, 1.0) for case in CASES),
+        *(("distance", causal, 24, 1.0) for causal in (True, False)),
+        *(("decay", causal, 24, 30.0) for causal in (True, False)),
+    ],
 )
-def test_programs_are_independent(kind, D, steep, causal, audited, monkeypatch):
+def test_programs_are_independent(kind, causal, D, steep, audited, monkeypatch):
     """Covers partial tiles, a padded head dimension, three sequences and skipped tiles."""
     monkeypatch.setattr(operators, "SEQUENCES", 2)
     T = 53 if steep == 1 else 85  # tiles have up to 32 tokens

@@ -99,7 +99,7 @@ def test_unsupported_encoding_is_refused():
         ("none", 1, 1, 16, {"B": 32768}, "at most 65,535 heads of all sequences together, not 65,"),
         ("distance", 4, 8, 16, {}, "as many queries as keys for the gradient of a table"),
         ("distance", 4, 4, 16, {"causal": False}, "7 numbers in the table of a bidirectional bias"),
-        ("piecewise-linear", 2, 4, 16, {"causal": False}, "queries as keys for a bidirectional FI"),
+        ("piecewise-linear", 4, 4, 16, {"causal": False}, "causal attention for FIRE: use dense"),
     ],
 )
 def test_unsupported_arguments_are_refused(kind, T, S, D, options, message):
