@@ -10,8 +10,12 @@ import numpy as np
 import torch
 from numpy.testing import assert_allclose
 
+import attention
 from evaluation.layer_checks import B, C, H, T, dense_bias  # noqa: F401
 from evaluation.layer_checks import make_encoding as make
+
+D = C // H
+SCALE = 0.4
 
 
 def numbers(parameter):
@@ -214,7 +218,31 @@ WITHOUT_BIAS = {
 }
 
 
-# Rotations
+# Logits
+
+
+def case(pe, start=0, causal=True):
+    """Return an encoding, x (B, T, C), q and k (B, H, T, D), logits (B, H, T, T), in float64.
+
+    The logits are those of the dense path without a softmax; start: the first position.
+    """
+    encoding = make(pe, causal=causal).double()
+    x = torch.randn(B, T, C).double()
+    q, k = torch.randn(2, B, H, T, D).double()
+    pos = torch.arange(start, start + T)
+    features = encoding.features(x, pos)
+    rotated = encoding.rotate(q, k, pos, *features)
+    inputs = attention.BiasInputs(encoding, *features)
+    logits = attention.logits(*rotated, inputs, SCALE).detach().numpy()
+    return encoding, x.numpy(), q.numpy(), k.numpy(), logits
+
+
+def check_pairs(logits, logit_of, scale=SCALE, window=T, causal=True):
+    """Compare the logits of the pairs in the mask with scale * logit_of(i, j) -> (B, H)."""
+    for i in range(T):
+        for j in range(max(0, i - window + 1), i + 1 if causal else T):
+            expected = scale * logit_of(i, j)
+            assert_allclose(logits[:, :, i, j], expected, rtol=1e-6, atol=1e-6)
 
 
 def check_rotation(pe, frequencies, first, factor=1):

@@ -13,9 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import TINY
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
-from torch.nn.attention import SDPBackend
 
 import attention
 import attention_cpu
@@ -151,30 +148,6 @@ def test_pinned_backends_are_used(monkeypatch):
     assert list(found) == ["rope", "rope flash", "rope cudnn"]
     assert [case.is_supported(name) for name, case in found.items()] == [True, True, False]
     assert list(cases.train_cases(PLAIN, "cable")) == ["cable"]
-
-
-def test_pinned_backends_are_used_when_compiled(monkeypatch):
-    """The cases share their code, which is compiled for each with other operators."""
-    targets = set()
-
-    def look(graph, inputs):
-        targets.update(node.target for node in graph.graph.nodes)
-        return make_boxed_func(graph.forward)
-
-    compiler = aot_autograd(fw_compiler=look, bw_compiler=look)
-    monkeypatch.setattr(
-        Setting, "maybe_compile", lambda _, function: torch.compile(function, backend=compiler)
-    )
-    backends = {" math": "sdpa/math", " flash": "sdpa/flash"}
-    monkeypatch.setattr(Setting, "backends", lambda _: backends)
-    monkeypatch.setitem(attention.BACKENDS, "sdpa/math", SDPBackend.MATH)
-    torch._dynamo.reset()
-    found = attention_cases(PLAIN, "rope")
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-    for name, uses_flash in (("sdpa", True), ("sdpa math", False), ("sdpa flash", True)):
-        targets.clear()
-        found[name].prepare()()
-        assert targets and (flash in targets) == uses_flash, name
 
 
 def test_unsupported_case_is_reported_and_left_out(monkeypatch, capsys):

@@ -6,107 +6,94 @@ import numpy as np
 import pytest
 import torch
 from encoding_formulas import (
+    SCALE,
     B,
     C,
+    D,
     H,
     T,
+    case,
+    check_pairs,
     check_rotation,
     make,
     numbers,
+    power_bias,
     sigmoid,
 )
 from numpy.testing import assert_allclose
 
 import pe_spec
 
-
-def rows(window_size=T):
-    """Return random logits, biases and queries, the distances, and the attention mask."""
-    torch.manual_seed(1)
-    d = torch.arange(T)[:, None] - torch.arange(T)
-    logits, bias = 2 * torch.randn(B, H, T, T), torch.randn(1, H, T, T)
-    q = torch.randn(B, H, T, C // H)
-    return logits, bias, q, d, (d >= 0) & (d < window_size)
-
-
-def transform(encoding, logits, bias, q, d, mask):
-    """Return what `logits_transform` adds, of an encoding that needs no keys and no features."""
-    return encoding.logits_transform(logits, bias, q, None, None, d, mask, (), ())
-
-
 # Transformations of rows of logits
 
 
-@pytest.mark.parametrize("window_size", [T, 7])
-def test_cope_matches_formula(window_size):
+@pytest.mark.parametrize("window", ["", "window:w=7+"])
+def test_cope_matches_formula(window):
     """Golovneva et al. 2024, eqs. 3 to 5; with 7 positions most rows reach the last one."""
-    encoding = make("cope:positions=7")
-    logits, bias, q, d, mask = rows(window_size)
-    result = transform(encoding, logits, bias, q, d, mask).detach().numpy()
-    e, gates = numbers(encoding.e), sigmoid(logits.double().numpy())
-    for i in range(T):
-        for j in range(max(0, i - window_size + 1), i + 1):
-            p = np.minimum(gates[:, :, i, j : i + 1].sum(-1), 6)
-            below, above = np.floor(p).astype(int), np.ceil(p).astype(int)
-            row = e[below] + (p - below)[..., None] * (e[above] - e[below])
-            expected = (row * q[:, :, i].numpy()).sum(-1)
-            assert_allclose(result[:, :, i, j], expected, rtol=1e-4, atol=1e-4)
+    encoding, _, q, k, logits = case(f"{window}cope:positions=7")
+    (e,) = map(numbers, encoding.parameters())
+    plain = SCALE * q @ k.swapaxes(2, 3)
+    gates = sigmoid(plain)
+
+    def logit(i, j):
+        p = np.minimum(gates[:, :, i, j : i + 1].sum(-1), 6)
+        below, above = np.floor(p).astype(int), np.ceil(p).astype(int)
+        row = e[below] + (p - below)[..., None] * (e[above] - e[below])
+        return plain[:, :, i, j] + (row * q[:, :, i]).sum(-1)
+
+    check_pairs(logits, logit, 1, 7 if window else T)
 
 
 @pytest.mark.parametrize("pe", ["cope", "dape", "dapev2"])
 def test_nan_in_a_logit_reaches_the_output(pe):
     """Training detects NaN in the loss; as an index into a table it would crash the process."""
-    logits, *others = rows()
+    logits, mask = torch.randn(B, H, T, T), torch.ones(T, T, dtype=torch.bool).tril()
     logits[0, 0, 5, 3] = torch.nan
-    assert transform(make(pe), logits, *others)[0, 0, 5, :4].isnan().any()
+    q, bias = torch.randn(B, H, T, D), torch.zeros(1, 1, 1, 1)
+    added = make(pe).logits_transform(logits, bias, q, None, None, None, mask, (), ())
+    assert added[0, 0, 5, :4].isnan().any()
 
 
-@pytest.mark.parametrize("first", [0, 90])
 @pytest.mark.parametrize("causal", [True, False])
-def test_shaw_matches_formula(causal, first):
-    """Shaw et al. 2018, eq. 4: q_i (k_j + a_clip(j - i)) / sqrt(D), from query `first` on."""
-    encoding = make("shaw:k=5", causal=causal)
-    logits, bias, q, d, mask = rows()
-    result = transform(encoding, logits, bias, q, d + first, mask).detach().numpy()
+def test_shaw_matches_formula(causal):
+    """Shaw et al. 2018, eq. 4: q_i a_clip(j - i) / sqrt(D) is added."""
+    encoding, _, q, k, logits = case("shaw:k=5", causal=causal)
     a = numbers(encoding.a)
-    assert a.shape == (6 if causal else 11, C // H)
-    for i in range(T):
-        for j in range(i + 1 if causal else T):
-            distance = min(max(first + i - j, -5), 5)
-            key = a[distance if distance >= 0 else 11 + distance]
-            expected = q[:, :, i].numpy() @ key / math.sqrt(C // H)
-            assert_allclose(result[:, :, i, j], expected, rtol=1e-4, atol=1e-5)
+    assert a.shape == (6 if causal else 11, D)
+
+    def logit(i, j):
+        distance = min(max(i - j, -5), 5)
+        key = SCALE * k[:, :, j] + a[distance if distance >= 0 else 11 + distance] / math.sqrt(D)
+        return (q[:, :, i] * key).sum(-1)
+
+    check_pairs(logits, logit, 1, causal=causal)
 
 
-@pytest.mark.parametrize("first", [0, 90])
-def test_transformer_xl_matches_formula(first):
+@pytest.mark.parametrize("causal", [True, False])
+def test_transformer_xl_matches_formula(causal):
     """Dai et al. 2019, the four terms of section 3.3, for all pairs; `rotate` adds the third."""
-    encoding = make("transformer-xl")
-    _, bias, q, d, mask = rows()
-    k = torch.randn(B, H, T, C // H)
-    moved, same = encoding.rotate(q, k, torch.arange(T))
-    logits = moved @ same.mT / math.sqrt(C // H)
-    added = transform(encoding, logits, bias, moved, d + first, mask)
-    result = (logits + added).detach().numpy()
+    encoding, _, q, k, logits = case("transformer-xl", causal=causal)
     u, v, w = numbers(encoding.u[:, 0]), numbers(encoding.v[:, 0]), numbers(encoding.w)
-    for i in range(T):
-        for j in range(T):
-            angle = (first + i - j) / 10000 ** (2 * np.arange(C // 2) / C)
-            r = w @ np.concatenate([np.sin(angle), np.cos(angle)])  # (H, D)
-            qi, kj = q[:, :, i].double().numpy(), k[:, :, j].double().numpy()
-            terms = (qi * kj).sum(-1) + (qi * r).sum(-1) + (u * kj).sum(-1) + (v * r).sum(-1)
-            assert_allclose(result[:, :, i, j], terms / math.sqrt(C // H), rtol=1e-4, atol=1e-4)
+
+    def logit(i, j):
+        angle = (i - j) / 10000 ** (2 * np.arange(C // 2) / C)
+        r = w @ np.concatenate([np.sin(angle), np.cos(angle)])  # (H, D)
+        positions = ((q[:, :, i] + v) * r).sum(-1) / math.sqrt(D)
+        return SCALE * ((q[:, :, i] + u) * k[:, :, j]).sum(-1) + positions
+
+    check_pairs(logits, logit, 1, causal=causal)
 
 
-@pytest.mark.parametrize("window_size", [T, 7])
-@pytest.mark.parametrize("pe, near", [("dape:width=5", (0,)), ("dapev2:width=5", (-1, 0, 1))])
-def test_dape_matches_formula(pe, near, window_size):
+@pytest.mark.parametrize("window", ["", "window:w=7+"])
+@pytest.mark.parametrize("name, near", [("dape", (0,)), ("dapev2", (-1, 0, 1))])
+def test_dape_matches_formula(name, near, window):
     """2H -> 5 -> H numbers of one or three neighboring keys; masked keys are 0 in both layers."""
-    encoding = make(pe)
-    logits, bias, q, d, mask = rows(window_size)
-    result = transform(encoding, logits, bias, q, d, mask).detach().numpy()
-    sides = ((0, 0), (0, 0), (0, 0), (1, 1))  # one more key on each side, masked
-    attended = np.pad(mask.numpy(), sides[2:])
+    encoding, _, q, k, logits = case(f"{window}{name}:width=5+alibi")
+    network = encoding.parts[-2]
+    d = np.subtract.outer(np.arange(T), np.arange(T))
+    attended = np.pad((d >= 0) & (d < (7 if window else T)), ((0, 0), (1, 1)))
+    bias = np.broadcast_to(power_bias(1), (B, H, T, T))
+    plain = SCALE * q @ k.swapaxes(2, 3)
 
     def layer(convolution, x):  # (B, channels, T, T + 2) -> the same
         weight, y = numbers(convolution.weight), np.zeros((B, convolution.out_channels, T, T + 2))
@@ -116,11 +103,11 @@ def test_dape_matches_formula(pe, near, window_size):
                 y[..., j] += np.einsum("oc,bct->bot", weight[:, :, 0, n], x[..., j + offset])
         return y
 
-    x = np.concatenate([logits, bias.expand(B, -1, -1, -1)], 1).astype(float)
-    hidden = layer(encoding.hidden, np.pad(x, sides) * attended)
-    expected = layer(encoding.output, np.where(hidden > 0, hidden, 0.01 * hidden) * attended)
-    expected = (expected * attended)[..., 1:-1]
-    assert_allclose(result * mask.numpy(), expected, rtol=1e-4, atol=1e-4)
+    x = np.pad(np.concatenate([plain, bias], 1), ((0, 0), (0, 0), (0, 0), (1, 1)))
+    hidden = layer(network.hidden, x * attended)
+    added = layer(network.output, np.where(hidden > 0, hidden, 0.01 * hidden) * attended)
+    expected = plain + bias + added[..., 1:-1]
+    check_pairs(logits, lambda i, j: expected[:, :, i, j], 1, 7 if window else T)
 
 
 # Random positions

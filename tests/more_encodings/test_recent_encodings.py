@@ -8,7 +8,21 @@ import math
 import numpy as np
 import pytest
 import torch
-from encoding_formulas import B, C, H, T, linear, make, numbers, sigmoid, softplus
+from encoding_formulas import (
+    SCALE,
+    B,
+    C,
+    D,
+    H,
+    T,
+    case,
+    check_pairs,
+    linear,
+    make,
+    numbers,
+    sigmoid,
+    softplus,
+)
 from numpy.testing import assert_allclose
 from torch import nn
 
@@ -16,30 +30,6 @@ import attention
 from errors import InputError
 from more_encodings import products
 from posenc import Encoding
-
-D = C // H
-SCALE = 0.4
-
-
-def case(pe, start=0):
-    """Return an encoding, x (B, T, C), q and k (B, H, T, D), logits (B, H, T, T), in float64."""
-    encoding = make(pe).double()
-    x = torch.randn(B, T, C).double()
-    q, k = torch.randn(2, B, H, T, D).double()
-    pos = torch.arange(start, start + T)
-    features = encoding.features(x, pos)
-    rotated = encoding.rotate(q, k, pos, *features)
-    inputs = attention.BiasInputs(encoding, *features)
-    logits = attention.logits(*rotated, inputs, SCALE).detach().numpy()
-    return encoding, x.numpy(), q.numpy(), k.numpy(), logits
-
-
-def check_pairs(logits, logit_of, tolerance=1e-6):
-    """Compare the logits of all keys j <= i with logit_of(i, j) -> (B, H), before the scale."""
-    for i in range(T):
-        for j in range(i + 1):
-            expected = SCALE * logit_of(i, j)
-            assert_allclose(logits[:, :, i, j], expected, rtol=tolerance, atol=tolerance)
 
 
 def rotated_product(q, k, angle):
