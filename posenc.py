@@ -26,7 +26,6 @@ Formulas are for decoders; in an encoder d is |i - j|, S_i - S_j -|S_i - S_j|.
 import inspect
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +35,6 @@ from errors import InputError
 from operators.elementary import register, sin_cos
 
 ENCODINGS: dict[str, type["Encoding"]] = {}  # --pe name -> class
-WRAPPERS: dict[str, Any] = {}  # option of many encodings -> the class that adds it to them
 FeaturePair = tuple[tuple, tuple]  # of queries, of keys
 ARGUMENTS = {
     "rotate": "(self, q, k, pos, q_features, k_features)",
@@ -71,7 +69,6 @@ class Encoding(nn.Module):
     """
 
     names: tuple[str, ...] = ()  # --pe names
-    shared_options: tuple[str, ...] = ()  # that it adds to others, see more_encodings/some_heads.py
     scope = "layer"  # "layer": one instance per layer; "model": one instance for all layers
     max_context: int | None = None  # longest supported sequence in tokens; None: no limit
     running_features: tuple[int, ...] = ()  # indices of key features that only `rotate` reads
@@ -102,7 +99,6 @@ class Encoding(nn.Module):
                     f"def {name}{arguments}"
                 )
         ENCODINGS.update(dict.fromkeys(cls.names, cls))
-        WRAPPERS.update(dict.fromkeys(cls.shared_options, cls))
 
     def __init__(self, heads: int, channels: int, block_size: int):
         """Subclasses add options as keyword-only arguments."""

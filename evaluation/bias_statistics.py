@@ -7,7 +7,7 @@ from torch import Tensor
 
 import attention
 from model import GPT, Attention
-from more_encodings.some_heads import SomeHeads, unwrap
+from pe_spec import SomeHeads, unwrap
 from posenc import Encoding, WeightedDecay
 
 

@@ -14,5 +14,4 @@ from more_encodings import (  # noqa: F401
     rotations,
     sandwich,
     softmax,
-    some_heads,
 )

@@ -25,7 +25,7 @@ import model  # noqa: F401 (registers all encodings)
 import pe_spec
 import posenc
 from errors import InputError
-from more_encodings.some_heads import unwrap
+from pe_spec import unwrap
 from reporting import figures
 
 HEADS = 12  # of GPT-2 small
