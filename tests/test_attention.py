@@ -95,19 +95,6 @@ def test_dense_matches_the_formula(T, monkeypatch):
     )
 
 
-def test_dense_gradients_match_finite_differences(monkeypatch):
-    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
-
-    def attend(q, k, v, f, g):
-        s = -f.cumsum(-1)
-        return attention.dense(q, k, v, BiasInputs(DECAY, (s, g), (s,)), 0.3)
-
-    inputs = [
-        x.detach().double().requires_grad_() for x in make_inputs(20, 4, torch.float64, H=1, D=4)
-    ]
-    assert torch.autograd.gradcheck(attend, inputs)
-
-
 def test_dense_keeps_no_logits_for_backward(monkeypatch):
     """Backward recomputes each chunk, so no tensor of the size of all logits is saved."""
     monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)

@@ -28,7 +28,6 @@ from torch import nn
 
 import attention
 from errors import InputError
-from more_encodings import products
 from posenc import Encoding
 
 
@@ -130,24 +129,6 @@ def test_wall_matches_formula():
         return (q[:, :, i] * k[:, :, j] * gates[:, :, j + 1 : i + 1].prod(2)).sum(-1)
 
     check_pairs(logits, logit)
-
-
-@pytest.mark.parametrize("queries", [1, 3, 33, T])
-@pytest.mark.parametrize("pe", ["path", "wall"])
-def test_products_of_some_queries_and_blocks(pe, queries, monkeypatch):
-    """Blocks of 4 keys, and the last queries alone, give the logits of one block."""
-    encoding, x = make(pe).double(), torch.randn(B, T, C).double()
-    q, k = torch.randn(2, B, H, T, D).double()
-    q_features, k_features = encoding.features(x, torch.arange(T))
-    monkeypatch.setattr(products, "BLOCK", 64)
-    inputs = attention.BiasInputs(encoding, q_features, k_features)
-    whole = attention.logits(q, k, inputs, SCALE)[:, :, -queries:]
-    monkeypatch.setattr(products, "BLOCK", 4)
-    last = tuple(feature[:, :, -queries:] for feature in q_features)
-    inputs = attention.BiasInputs(encoding, last, k_features)
-    part = attention.logits(q[:, :, -queries:], k, inputs, SCALE)
-    mask = attention.attention_mask(q[:, :, -queries:], k, attention.MaskSpec())
-    torch.testing.assert_close(part * mask, whole * mask, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("pe", ["sink", "rope+sink"])
