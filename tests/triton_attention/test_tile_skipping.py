@@ -130,15 +130,6 @@ def test_distant_keys_that_matter_are_kept(causal, small_tiles):  # noqa: F811
     assert weight.max() <= tolerance
     assert reference("decay", inputs, causal=causal)[1][..., 150, 3] > 0.999
 
-    if not causal:
-        # The logit of query 9 and key 190 is 270, and the bias is -181.
-        inputs["q"][..., 9, 1] = 30.0
-        inputs["k"][..., 190, 1] = 30.0
-        after, weight = find_kept(inputs, tolerance, causal)
-        assert after[1, 0, 0].tolist() == [12, 6, 8, 10, 12, 12]
-        assert weight.max() <= tolerance
-        assert reference("decay", inputs, causal=causal)[1][..., 9, 190] > 0.999
-
     for name in "qk":  # a tile with NaN cannot be bounded
         broken = {**inputs, name: inputs[name].clone()}
         broken[name][..., 150, 0] = torch.nan
@@ -155,15 +146,7 @@ def test_distant_keys_that_matter_are_kept(causal, small_tiles):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    "weight, causal, tiles",
-    [
-        (0.9, True, 2),
-        (1.5, True, 1),
-        (2.1, True, 0),
-        (0.45, False, 2),
-        (0.75, False, 1),
-        (1.05, False, 0),
-    ],
+    "weight, causal, tiles", [(0.9, True, 2), (1.5, True, 1), (2.1, True, 0), (0.75, False, 1)]
 )
 @pytest.mark.parametrize("own_logit", [4.8, -4.8])
 def test_bound_is_tight(weight, causal, tiles, own_logit, small_tiles):  # noqa: F811
