@@ -79,7 +79,8 @@ def main(argv=None):
 def write_scores(names: list[str], runs: Path, folder: Path) -> None:
     """Write encodings' score files and print their cards."""
     found = {pe: score_file.collect(runs, pe) for pe in dict.fromkeys(names)}
-    scores = score_file.read_scores(folder.glob("*.json*")) | found
+    paths = [*folder.glob("*.jsonl"), *folder.glob("*.json")]
+    scores = score_file.read_scores(paths) | found
     score_file.check_comparable(scores)
     for pe, score in found.items():
         path = folder / f"{pe}.json"
