@@ -18,7 +18,7 @@ import attention
 import attention_cpu
 import pe_spec
 import train_gpt
-from benchmarking import cases
+from benchmarking import cases, setting
 from benchmarking.cases import attention_cases
 from benchmarking.setting import BenchmarkCase, Setting
 from model import GPT
@@ -130,6 +130,7 @@ def test_pinned_backends_are_used(monkeypatch):
     gpu = dataclasses.replace(PLAIN, device=torch.device("cuda")).backends()
     assert PLAIN.backends() == {} and list(gpu) == [" flash", " cudnn"]
     monkeypatch.setattr(Setting, "backends", lambda _: gpu)
+    monkeypatch.setitem(setting.PATHS, "cpu", ("dense", "sdpa/flash", "sdpa/cudnn"))
     computed, sdpa = [], F.scaled_dot_product_attention
     monkeypatch.setattr(
         F,

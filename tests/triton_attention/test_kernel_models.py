@@ -15,15 +15,17 @@ import pe_spec
 import triton_attention
 from evaluation.layer_checks import supports_bidirectional
 
-SUPPORTED = [
-    pe
-    for pe in ENCODINGS
-    if all(map(triton_attention.supports, pe_spec.build(pe, 2, 8, 8, len(pe_spec.layer_specs(pe)))))
-]
+
+def is_supported(pe, causal):
+    layers = len(pe_spec.layer_specs(pe))
+    return all(map(triton_attention.supports, pe_spec.build(pe, 2, 8, 8, layers, causal)))
+
+
 # In the interpreter, one decoder of each kind of bias: the check "triton bias" has all of them.
 DECODERS = ["rope", "cable", "k-cable", "kerple", "fire", "cable:heads=2"]
-DECODERS = SUPPORTED if DEVICE == "cuda" else DECODERS
-ENCODERS = [pe for pe in SUPPORTED if supports_bidirectional(pe)]
+if DEVICE == "cuda":
+    DECODERS = [pe for pe in ENCODINGS if is_supported(pe, True)]
+ENCODERS = [pe for pe in ENCODINGS if supports_bidirectional(pe) and is_supported(pe, False)]
 
 
 @pytest.mark.parametrize(
