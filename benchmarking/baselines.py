@@ -110,16 +110,11 @@ class OtherNetwork(nn.Module):
         """Return the mean cross-entropy of tokens and targets, (B, T) int64 each."""
         return self.loss(tokens, targets.contiguous())  # networks view their targets
 
-    def parameter_groups(self, weight_decay: float) -> list[dict]:
-        """Return groups for AdamW: as theirs, parameters of two or more dimensions decay."""
-        matrices = {"params": [p for p in self.parameters() if p.dim() >= 2]}
-        vectors = {"params": [p for p in self.parameters() if p.dim() < 2]}
-        return [{**matrices, "weight_decay": weight_decay}, {**vectors, "weight_decay": 0.0}]
-
     def clamp_parameters_(self) -> None:
         """Do nothing: no parameter is bounded."""
 
     parameter_count, flops_per_token = GPT.parameter_count, GPT.flops_per_token
+    parameter_groups = GPT.parameter_groups
 
 
 def llama(config: GPTConfig) -> OtherNetwork:

@@ -130,12 +130,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.gpu)
 
 
-class TensorOnGPU(torch.Tensor):
-    """A tensor that takes the branches for GPUs. It is elsewhere."""
-
-    is_cuda = True
-
-
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory):
     """A prepared data set of bytes: 12,000 for training, 3,000 for validation; read-only."""

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import TensorOnGPU
 from numpy.testing import assert_allclose
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import attention
 import attention_cpu
@@ -15,8 +13,6 @@ import posenc
 from attention import BiasInputs
 from errors import InputError
 from evaluation import layer_checks
-from model import GPTConfig
-from training.attention_layer import random_layer
 
 # The bias g_i (S_i - S_j) of given S and g.
 DECAY = posenc.WeightedDecay(heads=2, channels=1, block_size=1)
@@ -146,44 +142,6 @@ def check_errors(path, inputs, bounds):
         error = {name: error[name] for name in ("output", "dv")}
     limits = dict(zip(NAMES, bounds, strict=True))
     assert all(value <= limits[name] for name, value in error.items()), error
-
-
-class FlashCalls(TorchDispatchMode):
-    """Collects the tensors that each call of a fused kernel gets and returns, by operator."""
-
-    def __init__(self):
-        super().__init__()
-        self.tensors = {}
-
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        results = operator(*args, **(kwargs or {}))
-        name = operator.overloadpacket.__name__
-        if "flash_attention" in name:
-            results = results if isinstance(results, tuple) else (results,)
-            four = [x for x in (*args, *results) if isinstance(x, torch.Tensor) and x.dim() == 4]
-            self.tensors[name] = four
-        return results
-
-
-@pytest.mark.parametrize("pe", ["cable", "alibi", "rope+cable", "nope"])
-def test_flash_attention_copies_nothing(pe):
-    """Output and gradient, and with a bias all other tensors, are contiguous as (B, T, H, D).
-
-    On a GPU the kernel allocates its output in the order of q, and its backward pass copies an
-    output or a gradient in another order (_flash_attention_backward in PyTorch).
-    """
-    config = GPTConfig(pe=pe, n_layer=1, n_head=2, n_embd=32, block_size=24)
-    layer = random_layer(config, (3, 24), torch.bfloat16, torch.device("cpu"))
-    qkv = layer.packed_qkv.detach().as_subclass(TensorOnGPU).requires_grad_()
-    layer = layer._replace(packed_qkv=qkv)
-    with FlashCalls() as calls:
-        layer.forward_backward(lambda: layer.attend("sdpa/flash"))
-    forward, backward = calls.tensors.values()
-    q, k, v, y, *_ = forward
-    y_grad = backward[0]
-    assert y.shape == y_grad.shape == (3, 2, 24, 16 if pe == "nope" else 24)
-    tensors = (y, y_grad) if pe == "nope" else (q, k, v, y, y_grad)
-    assert all(x.transpose(1, 2).is_contiguous() for x in tensors)
 
 
 def test_sdpa_with_bias_is_finite_beyond_the_range_of_float16():

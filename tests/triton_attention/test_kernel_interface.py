@@ -19,9 +19,7 @@ from triton.runtime.errors import OutOfResources
 
 import attention
 import pe_spec
-import posenc
 from errors import InputError
-from kv_cache import Cache
 from triton_attention import interface, kernels
 from triton_attention.bias import KINDS, Bias
 
@@ -46,30 +44,6 @@ def test_packed_projection_gives_the_same_results(kind, T, causal):
     actual = gradients(packed, inputs, torch.float32)
     for name, x in expected.items():
         assert torch.equal(actual[name], x), name
-
-
-def test_layer_passes_its_packed_projection(monkeypatch):
-    """But not if queries or keys are rotated, or if they continue a KV cache."""
-    packed = []
-    operator = torch.ops.posenc.attention
-
-    def spy(q, *rest):
-        packed.append(q.dim() == 5)
-        return operator(q, *rest)
-
-    monkeypatch.setattr(torch.ops.posenc, "attention", spy)
-    tokens = torch.zeros(1, 6, dtype=torch.int64, device=DEVICE)
-    for pe in ("cable", "rope+cable"):
-        model = make_model(pe, "triton")
-        model(tokens, tokens)
-        with torch.no_grad():
-            cache = Cache(model, 9)
-            for part in tokens.split(3, 1):
-                model(part, cache=cache)
-    assert packed == [True, True, False, False, False, False]
-    monkeypatch.setattr(posenc.Cable, "rotate", lambda self, q, k, *_: (q, 2 * k))
-    make_model("cable", "triton")(tokens, tokens)
-    assert not packed[-1]
 
 
 def test_operator_passes_opcheck():
