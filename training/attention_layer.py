@@ -57,14 +57,6 @@ class AttentionLayer(NamedTuple):
         return layer.forward_backward(lambda: layer.attend("dense"))
 
 
-def make_layer(attn: Attention, encoding: Encoding, x: Tensor, qkv: Tensor) -> AttentionLayer:
-    """Return a layer with a random gradient of its output."""
-    torch.manual_seed(SEED)
-    shape = *x.shape[:2], attn.heads * attn.head_dim
-    output_grad = torch.randn(shape, dtype=qkv.dtype, device=x.device)
-    return AttentionLayer(attn, encoding, x.requires_grad_(), qkv.requires_grad_(), output_grad)
-
-
 def random_layer(
     config: GPTConfig, shape: tuple[int, int], dtype: torch.dtype, device: torch.device
 ) -> AttentionLayer:
@@ -78,7 +70,9 @@ def random_layer(
     attn = Attention(config).to(device)
     x = torch.randn(*shape, config.n_embd, device=device)
     qkv = torch.randn(*shape, attn.c_attn.out_features, dtype=dtype, device=device)
-    return make_layer(attn, encoding, x, qkv)
+    torch.manual_seed(SEED)
+    grad = torch.randn(*shape, attn.heads * attn.head_dim, dtype=dtype, device=device)
+    return AttentionLayer(attn, encoding, x.requires_grad_(), qkv.requires_grad_(), grad)
 
 
 def relative_errors(results: Results, exact: Results) -> dict[str, float]:
