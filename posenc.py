@@ -95,8 +95,8 @@ class Encoding(nn.Module):
             hook = getattr(cls, name)
             if hook is not None and "k_features" not in inspect.signature(hook).parameters:
                 raise InputError(
-                    f"{cls.__name__}.{name} has the arguments of an older version: use "
-                    f"def {name}{arguments}"
+                    f"{cls.__name__}.{name} has other arguments: use def {name}{arguments}, and "
+                    "return what it needs of x from features"
                 )
         ENCODINGS.update(dict.fromkeys(cls.names, cls))
 

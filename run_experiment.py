@@ -42,6 +42,7 @@ from benchmarking import cost
 from errors import InputError
 from reporting import paper
 from text_data.named_data import prepare_command
+from text_data.shards import Shards
 from training import settings
 
 # Flags of train_gpt.py that change no result: outputs stay in the same folder.
@@ -100,8 +101,8 @@ class Config:
     """flags of the program that prepares this data at full scale"""
     train: list[str] = field(default_factory=list)
     """files in configs/"""
-    block_size: list[int] = field(default_factory=lambda: [1024])
-    """training lengths"""
+    block_size: list[int] = field(default_factory=list)
+    """training lengths; default: the configs'"""
     encodings: list[str] = field(default_factory=lambda: ["cable"])
     """positional encodings"""
     paired: bool = False
@@ -144,7 +145,7 @@ class Config:
     runs: str = "runs"
     """folder for all outputs"""
     fixed: bool = False
-    """configs with a scale of their own: one run per device, in RUNS/NAME"""
+    """train the configs as they are, one per device, in RUNS/NAME"""
     jobs: int | Literal["auto"] = cli.limited("auto", 1)
     """jobs side by side; auto: one on GPUs, else one per core"""
     dry_run: bool = False
@@ -157,6 +158,8 @@ class Config:
         for name in self.train:
             if not Path(f"configs/{name}.yaml").is_file():
                 problems.append(f"configs/{name}.yaml does not exist: use a file in configs/")
+        if self.fixed and self.block_size:
+            problems.append("--fixed trains at the block_size of the configs: remove --block_size")
         if problems:
             raise InputError(*problems)
 
@@ -164,6 +167,9 @@ class Config:
 def main(argv: list[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
     end = words.index("--") if "--" in words else len(words)
+    for name in settings.Config.__dataclass_fields__.keys() - Config.__dataclass_fields__.keys():
+        if f"--{name}" in words[:end] and name not in ("pe", "seed"):
+            raise InputError(f"--{name} is a flag of train_gpt.py: pass it at the end, after --")
     config = cli.parse(Config, words[:end], __doc__)
     experiment = Experiment(config, words[end + 1 :])
     side_by_side = "all" if config.fixed and config.jobs == "auto" else config.jobs
@@ -240,7 +246,7 @@ class Experiment:
             run = self.out / "weights"
             words = ["import_pretrained.py", *shlex.split(config.pretrained), "--out_dir", str(run)]
             self.add_run(words, data.needs, run, data)
-        pairs = [(length, pe) for length in config.block_size for pe in self.encodings]
+        pairs = [(length, pe) for length in config.block_size or [0] for pe in self.encodings]
         if config.paired:
             pairs = [*zip(config.block_size, self.encodings, strict=False)]
         for seed in config.seeds if name else []:
@@ -299,8 +305,9 @@ class Experiment:
         parent = self.out
         if not config.fixed:
             recipe = yaml.safe_load(Path(flags[1]).read_text())
-            length = block_size // self.scale.divisor
-            tokens = recipe.get("micro_batch", 16) * recipe.get("block_size", 1024)
+            recipe = {"block_size": 1024, "micro_batch": 16} | recipe
+            length = block_size // self.scale.divisor or recipe["block_size"]
+            tokens = recipe["micro_batch"] * recipe["block_size"]
             flags += ["--block_size", str(length), "--micro_batch", str(tokens // length)]
             own += shlex.split(self.format(config.train_flags))
             trained = name if config.scale == "full" else Path(data.folder).name
@@ -421,6 +428,8 @@ class Experiment:
             if trained and "--max_tokens" in job.words:
                 flags = dict(cli.split_flags(job.words[2:]))
                 tokens, lengths = int(flags["max_tokens"][0]), flags["lengths"][0]
+                if (folder := Path(flags["data"][0])).is_dir():
+                    tokens = min(tokens, Shards(folder, flags["split"][0], "never").total)
                 evaluations.append((job.name, job.needs[0].name, lengths, tokens))
         return cost.describe_costs(self.trainings, evaluations, self.vocab_size)
 

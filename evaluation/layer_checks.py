@@ -169,11 +169,12 @@ def check_options(spec: str) -> None:
 def check_shapes(spec: str) -> None:
     """Check shapes and dtypes of what hooks return, and that arguments stay.
 
-    Usual cause: bias must index parameters of a head by [h], of shape
-    (H, 1, 1). features must return two tuples: a linear layer of x gives
-    (B, T, H): use .mT; pos gives (T,): use pos.float()[None, None]. rotate must
-    compute in float32 or float64 and return x.to(q.dtype); another width needs
-    changes_width = True. x.add_() and x += y change arguments: use x = x + y
+    Usual cause: a bias that reads features needs the method features. bias must
+    index parameters of a head by [h], of shape (H, 1, 1). features must return
+    two tuples: a linear layer of x gives (B, T, H): use .mT; pos gives (T,): use
+    pos.float()[None, None]. rotate must compute in float32 or float64 and return
+    x.to(q.dtype); another width needs changes_width = True. x.add_() and x += y
+    change arguments: use x = x + y
     """
     encoding = make_encoding(spec)
     for hook, arguments in _hook_calls(encoding):

@@ -205,7 +205,7 @@ def describe_load_error(error: Exception) -> str:
 def _corrupt(path: Path, reason: str) -> InputError:
     """Return the error for a file whose bytes have changed."""
     older = [each for each in list_checkpoints(path.parent) if named_step(each) < named_step(path)]
-    remedy = f"remove it to continue from {older[-1]}" if older else "pass another run"
+    remedy = f"remove it to continue from {older[-1]}" if older else "restore a copy, or remove it"
     return InputError(f"{path} is corrupt or not a checkpoint ({reason}): {remedy}")
 
 

@@ -46,6 +46,7 @@ SYNONYMS = {
     "gradient_accumulation_steps": ("tokens_per_step", "micro_batch"),
     "learning_rate": ("lr",),
     "max_iters": ("steps",),
+    "pe": ("encodings",),
     "precision": ("dtype",),
     "seq_len": ("block_size", "lengths"),
 }
@@ -251,7 +252,8 @@ def _unknown_words(words: list[str], fields) -> list[str]:
     """Return a message for each unknown flag, or for stray words."""
     names = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
     return [unknown(f"flag --{name}", name, fields) for name in names] or [
-        f"{word} is neither a flag nor the value of one: remove it, or pass a file as --config"
+        f"{word} is neither a flag nor the value of one: remove it, join several values by commas, "
+        "or pass a file as --config"
         for word in words
     ]
 
@@ -284,7 +286,9 @@ def _read_values(path: str) -> dict:
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        problem = f"--config {path} cannot be read ({error.strerror}): use another file"
+        known = Path("configs") / f"{Path(path).stem}.yaml"
+        remedy = f"did you mean {known}?" if known.is_file() else "use another file"
+        problem = f"--config {path} cannot be read ({error.strerror}): {remedy}"
         raise InputError(problem) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())

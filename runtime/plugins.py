@@ -76,7 +76,9 @@ def load_plugin(path: str | Path) -> Plugin:
         exec(compile(source, str(path), "exec", dont_inherit=True), vars(imported))
     except (Exception, SystemExit) as error:
         place = [str(path), *_lines(error, [str(path)])][-1]
-        remedy = "fix the file; it cannot import other files of yours"
+        remedy = "fix the file"
+        if isinstance(error, ImportError):
+            remedy += "; it cannot import other files of yours"
         raise InputError(f"--plugin {place}: {_reason(error)}: {remedy}") from None
     classes = [cls for cls in vars(imported).values() if isinstance(cls, type)]
     own = [cls for cls in classes if cls.__module__ == module and issubclass(cls, Encoding)]

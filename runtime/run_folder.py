@@ -99,6 +99,8 @@ class Run:
         paths = list_checkpoints(self.folder)
         if not resume and (paths or any((self.folder / x).exists() for x in (CONFIG, LOG))):
             raise InputError(ALREADY.format(self.folder))
+        if (self.folder / "meta.json").exists():
+            raise InputError(f"{self.folder} contains a data set: use another --out_dir")
         if not paths:
             return None
         checkpoint = load_checkpoint(self.folder, check_plugins=False)

@@ -300,6 +300,8 @@ class Meta:
             self.content = existing
         elif self.folder.is_dir() and any(self.folder.glob("*.bin")):
             raise InputError(f"{folder} holds shards but no {META}: pass another --out_dir")
+        elif any(self.folder.glob("checkpoint_*.pt")):
+            raise InputError(f"{folder} contains a trained run: pass another --out_dir")
 
     def write(self) -> None:
         for name, content in self.files.items():

@@ -4,7 +4,7 @@
 
     def sgd(model, lr, betas, weight_decay):
         decaying, others = model.parameter_groups(weight_decay)  # matrices; the rest
-        decaying["lr"] = lr / 3
+        decaying["lr"] = lr / 3  # a group's own rate; without it --lr
         return torch.optim.SGD([decaying, others], lr=lr, momentum=betas[0])
 
 The schedule multiplies the "lr" of each group by one factor. A resumed run is

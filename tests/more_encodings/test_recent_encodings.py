@@ -170,7 +170,7 @@ def test_hooks_of_an_older_version_are_refused():
             def rotate(self, q, k, pos):
                 return q, k
 
-    with pytest.raises(InputError, match="logits_transform has the arguments of an older version"):
+    with pytest.raises(InputError, match="logits_transform has other arguments: use def"):
 
         class OldRows(Encoding):
             def logits_transform(self, logits, bias, q, d, mask):
