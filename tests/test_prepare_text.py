@@ -224,8 +224,8 @@ def test_errors_come_before_a_tokenizer_is_trained(tmp_path, refused, monkeypatc
     text.write_text("text\n" * 50)
     flags = ["--tokenizer", "bpe:300", "--out_dir"]
     later = tmp_path / "later"
-    later.write_bytes(b"plain\n" * 3000 + "café\n".encode("latin-1"))
-    for tokenizer_flags in ([], flags[:2]):
+    for end, tokenizer_flags in ((b"caf\xe9\n", []), (b"caf\xc3", []), (b"caf\xe9\n", flags[:2])):
+        later.write_bytes(b"plain\n" * 3000 + end)  # \xc3: the first byte of a character
         (line,) = refused(prepare_text.main, text, later, *tokenizer_flags, "--out_dir", out)
         assert f"{later} is not UTF-8 text at byte 18003: {prepare_text.CONVERT}" in line
     monkeypatch.setattr(tokenizer, "train_bpe", None)

@@ -204,16 +204,13 @@ def prefetch(batches, device: torch.device, depth: int = 2):
             item = [x.contiguous().pin_memory() if torch.is_tensor(x) else x for x in item]
         return item
 
-    def to_device(x):
-        return x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x
-
     with ThreadPoolExecutor(1) as thread:
         waiting = deque(thread.submit(read_next) for _ in range(depth))
         try:
             while True:
                 item = waiting.popleft().result()
                 waiting.append(thread.submit(read_next))
-                yield [to_device(x) for x in item]
+                yield [x.to(device, non_blocking=True) if torch.is_tensor(x) else x for x in item]
         finally:
             for future in waiting:
                 future.cancel()

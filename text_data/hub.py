@@ -141,8 +141,7 @@ def load_table(options: dict, revision: str | None = None):
     import datasets
 
     datasets.disable_progress_bars()
-    pinned = {**options, "revision": revision} if revision else options
-    table = datasets.load_dataset(**pinned)
+    table = datasets.load_dataset(**options, revision=revision)
     # The clients do not return the commit: it names the cached table's folder.
     names = {Path(file["filename"]).parent.name for file in table.cache_files}
     commits = [name for name in names if re.fullmatch(r"[0-9a-f]{40}", name)]

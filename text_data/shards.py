@@ -144,9 +144,7 @@ def check_shard(
             problem = _check_header(header, size, tokens, version)
             file.seek(0)
             if not problem and sha256 and hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-                problem = (
-                    "has been changed since it was written (its SHA-256 differs from meta.json)"
-                )
+                problem = "has been changed since it was written (its SHA-256 differs)"
     except FileNotFoundError:
         return [f"{path} does not exist: run the preparation again to write missing shards"]
     except OSError as error:

@@ -77,12 +77,10 @@ class Preparation:
         self.min_tokens = settings.min_tokens
         self.data_set = data_set
         self.writers = []
-        description = {
-            "dataset": Path(out_dir).resolve().name,
-            "source": {**source, "shard_tokens": settings.shard_tokens},
-        }
+        source = {**source, "shard_tokens": settings.shard_tokens}
         if settings.min_tokens > 1:
-            description["source"]["min_tokens"] = settings.min_tokens
+            source["min_tokens"] = settings.min_tokens
+        description = {"dataset": Path(out_dir).resolve().name, "source": source}
         # All checks come before a tokenizer is trained.
         existing = shards.Meta(out_dir, description)
         stored = existing.content.get("tokenizer", "")
@@ -95,10 +93,7 @@ class Preparation:
                 shards.Meta(out_dir, {"tokenizer": choice})  # raises InputError
             check_writable(existing.folder)
             self.tokenizer = make_tokenizer(choice, texts)
-        description |= {
-            "tokenizer": self.tokenizer.name,
-            "vocab_size": self.tokenizer.vocab_size,
-        }
+        description |= {"tokenizer": self.tokenizer.name, "vocab_size": self.tokenizer.vocab_size}
         self.meta = shards.Meta(out_dir, description, self.tokenizer.files)
 
     def writer(self, split: str, **options) -> shards.ShardWriter:
@@ -157,11 +152,10 @@ def preparing(meta: shards.Meta):
 def describe_vocabulary(tokenizer: Tokenizer) -> str:
     """Return the tokenizer's name, vocabulary size, padding, and shards' type."""
     size = tokenizer.vocab_size
-    padded = shards.padded_size(size)
     dtype = shards.TOKEN_TYPES[shards.version_for(size)]
     return (
         f"tokenizer {tokenizer.name}: {size:,} tokens, stored as {dtype}; a model has "
-        f"{padded:,} embeddings (a multiple of {shards.VOCABULARY_MULTIPLE})"
+        f"{shards.padded_size(size):,} embeddings (a multiple of {shards.VOCABULARY_MULTIPLE})"
     )
 
 

@@ -78,10 +78,10 @@ def test_hub_rows_equal_modernbert_recipe(triplets, monkeypatch):
     rows = datasets.Dataset.from_list(
         [{"query": str(n), "positive": "a", "negative": "b"} for n in range(1300)]
     )
-    load_dataset = datasets.load_dataset
 
-    def load(**arguments):
-        return rows if arguments == finetune.HUB else load_dataset(**arguments)
+    def load(revision, **arguments):
+        assert arguments == finetune.HUB and revision is None
+        return rows
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     expected = rows.train_test_split(test_size=1_000, seed=12)["train"]
