@@ -15,7 +15,6 @@ and with its whole vocabulary.
 """
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from runtime.checkpoints import load_checkpoint, load_model
 from runtime.files import atomic_folder, run_folder_of, set_default_permissions
 
 import torch
-import yaml
 
 from errors import InputError
 from hf_interop import exported_code, pretrained
@@ -110,8 +108,7 @@ def main(argv=None):
     exported = plugins.plugins_of(trained.config.encodings)
     for plugin in exported:
         exported_code.check_plugin(plugin, exported_code.modules_with(exported))
-    folders = [*ancestors(run, checkpoint["config"])]
-    original = pretrained.original_config(folders, checkpoint["gpt"])
+    original = pretrained.original_config(run_folder_of(run), checkpoint["gpt"])
     model = None if original else build_hf_model(trained, checkpoint, tokenizer)
     network = model.model if model else trained
     readme = format_readme(out.resolve().name, network, checkpoint, exported, bool(model))
@@ -222,22 +219,6 @@ def format_readme(
         citation=(HERE / "CITATION.cff").read_text(encoding="utf-8"),
         note="".join(notes),
     )
-
-
-def ancestors(run: str, config: dict) -> Iterator[Path]:
-    """Yield the folders of a run and of those that it started from, as far as they exist."""
-    seen = {folder := run_folder_of(run)}
-    yield folder
-    while isinstance(config, dict) and config.get("init_from"):
-        folder = run_folder_of(config["init_from"])
-        try:
-            config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError):
-            return
-        if folder in seen:
-            return
-        seen.add(folder)
-        yield folder
 
 
 if __name__ == "__main__":

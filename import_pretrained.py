@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli
-from runtime.run_folder import Run
+from runtime.run_folder import PRETRAINED, Run
 
 import torch
 
@@ -52,7 +52,7 @@ def main(argv=None):
     model, revision, folder = pretrained.load_pretrained(name, config.block_size)
     tokenizer, files = pretrained.tokenizer_of(name, folder, model)
     if folder:
-        files = files | {pretrained.CONFIG_COPY: (folder / "config.json").read_bytes()}
+        files = files | {PRETRAINED: (folder / "config.json").read_bytes()}
     run.data["tokenizer"], run.files = tokenizer, files
     run.config |= {key: getattr(model.config, key) for key in ("block_size", "attn_scale")}
     if revision:

@@ -2,7 +2,7 @@
 
 model, revision, folder = load_pretrained("gpt2")  # or a folder, or a file
 tokenizer, files = tokenizer_of("gpt2", folder, model)
-if config := original_config(folders, checkpoint):  # None under another encoding
+if config := original_config(run, checkpoint["gpt"]):  # None under another encoding
     save_original(model, config, dtype, folder)     # as the class it came from
 
 Weights are read from safetensors and keep their dtype.
@@ -12,12 +12,12 @@ import fnmatch
 import json
 import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from runtime.checkpoints import check_finite, describe_load_error
 from runtime.files import read_json
+from runtime.run_folder import PRETRAINED
 
 import torch
 from torch import Tensor
@@ -47,7 +47,6 @@ LLAMA_NAMES = {
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 # A tied output layer, and constants in older files.
 NOT_READ = ("lm_head.weight", ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
-CONFIG_COPY = "pretrained_config.json"  # the model's config.json in the folder of a run
 TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json")
 
 
@@ -202,18 +201,18 @@ def _read_cable_v1(path: str) -> tuple[dict, dict]:
     return settings, weights
 
 
-def original_config(folders: Iterable[Path], gpt: dict) -> dict | None:
-    """Return the config.json of an imported model, None for another encoding.
+def original_config(run: Path, gpt: dict) -> dict | None:
+    """Return the config.json of a run's imported model, None for another encoding.
 
-    folders: of the run and of those that it started from; gpt: its GPTConfig.
+    gpt: the run's GPTConfig.
     """
-    for path in (folder / CONFIG_COPY for folder in folders):
-        if path.is_file():
-            config = read_json(path, "import the model again")
-            if gpt["block"] == "llama":  # the table of GPT-2 has a fixed length
-                config["max_position_embeddings"] = gpt["block_size"]
-            return config if settings_of(str(path), config)["pe"] == gpt["pe"] else None
-    return None
+    path = run / PRETRAINED
+    if not path.is_file():
+        return None
+    config = read_json(path, "import the model again")
+    if gpt["block"] == "llama":  # the table of GPT-2 has a fixed length
+        config["max_position_embeddings"] = gpt["block_size"]
+    return config if settings_of(str(path), config)["pe"] == gpt["pe"] else None
 
 
 def save_original(model: GPT, config: dict, dtype: torch.dtype, folder: Path) -> None:

@@ -6,6 +6,7 @@ The files of a run:
     log.jsonl               records: kind (start, train, val, sample), step, ...
     tokenizer.json          copy of the tokenizer, unless its name is enough
     my_encoding.py          copy of the plugin that defines the encoding
+    pretrained_config.json  config.json of the imported model that it comes from
     checkpoint_0001000.pt   after step 1,000 (checkpoints.py); the newest stay
     eval_*.json             evaluation records (evaluation/runner.py)
     events.out.tfevents.*   for TensorBoard, with --logger tensorboard
@@ -35,7 +36,7 @@ from runtime.checkpoints import (
     write_checkpoint,
 )
 from runtime.devices import provenance
-from runtime.files import atomic, read_json_lines, writing
+from runtime.files import atomic, read_json_lines, run_folder_of, writing
 from runtime.schema import (
     MAY_BE_OVERRIDDEN,
     MAY_CHANGE_ON_RESUME,
@@ -49,7 +50,7 @@ import yaml
 
 from errors import InputError
 
-CONFIG, LOG = "config.yaml", "log.jsonl"
+CONFIG, LOG, PRETRAINED = "config.yaml", "log.jsonl", "pretrained_config.json"
 LOSSES = ("train", "val")  # kinds of records with a loss
 RECORD = fields({"kind": str, "step": Count, "loss?": float, "id?": str})  # of the log
 ALREADY = "{} already contains a run: pass --resume to continue it, or use another --out_dir"
@@ -160,6 +161,10 @@ class Run:
             self.logger.start(self.folder, run_id, self.config, self.step)
         with atomic(self.folder / CONFIG) as file:
             file.write(yaml.safe_dump(self.config, sort_keys=False).encode())
+        if self.step < 0 and (source := self.config.get("init_from")):
+            imported = run_folder_of(source) / PRETRAINED
+            if imported.is_file():  # for an export
+                self.files = self.files | {PRETRAINED: imported.read_bytes()}
         for name, content in self.files.items():
             with atomic(self.folder / name) as file:
                 file.write(content)

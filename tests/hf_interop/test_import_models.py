@@ -243,7 +243,7 @@ def test_incomplete_folders_are_refused(imported, refused, tmp_path, pattern, ch
 def test_a_saved_import_is_the_model_that_was_imported(imported, tmp_path, name):
     theirs, folder, run = imported(name)
     model, checkpoint = checkpoints.load_model(run, torch.device("cpu"))
-    config = pretrained.original_config([tmp_path, run], checkpoint["gpt"])
+    config = pretrained.original_config(run, checkpoint["gpt"])
     assert config is not None
     pretrained.save_original(model, config, DTYPES.get(name, torch.float32), tmp_path)
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
