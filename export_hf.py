@@ -144,7 +144,6 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
     from hf_interop import modeling
 
     config = trained.config
-    auto_class = AUTO_CLASSES[config.causal]
     trained.set_vocabulary(tokenizer.vocab_size)
     vocab_size = trained.token_count
     settings = {**dataclasses.asdict(config), "vocab_size": vocab_size, "dtype": "float32"}
@@ -152,8 +151,8 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
         settings["max_position_embeddings"] = trained.max_context
     if plugin := plugins.recorded(config.encodings):
         settings["plugin"] = plugin  # the exported files differ from these in their imports
-    settings["auto_map"] = exported_code.auto_map(auto_class)
-    model_class = getattr(modeling, exported_code.class_name(auto_class))
+    settings["auto_map"] = exported_code.auto_map(AUTO_CLASSES[config.causal])
+    model_class = modeling.PosencForCausalLM if config.causal else modeling.PosencForMaskedLM
     model = model_class(modeling.PosencConfig(**settings))
     weights = trained.state_dict()
     weights["wte.weight"] = trained.wte.weight[: trained.token_count]

@@ -44,13 +44,8 @@ def auto_map(auto_class: str) -> dict[str, str]:
     return {
         "AutoConfig": "modeling.PosencConfig",
         "AutoModel": "modeling.PosencModel",
-        auto_class: f"modeling.{class_name(auto_class)}",
+        auto_class: f"modeling.{auto_class.replace('AutoModel', 'Posenc')}",
     }
-
-
-def class_name(auto_class: str) -> str:
-    """Return the class of modeling.py for an Auto class of transformers."""
-    return auto_class.replace("AutoModel", "Posenc")
 
 
 def flat_name(module: str) -> str:
