@@ -128,10 +128,7 @@ def format_result(name: str, result: Result, with_cause: bool) -> str:
 
 
 def run_check(name: str, spec: str, sources: Sequence[str] = ()) -> Result:
-    """Run a check and return its result, whatever the encoding raises.
-
-    sources: files that define the encoding; messages name the line there.
-    """
+    """Run a check, whatever it raises; sources: the encoding's files."""
     try:
         with torch.random.fork_rng(devices=[]):
             return Result("ok", measure(name, spec))

@@ -165,7 +165,7 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
 def select_text(
     shards: Shards, lengths: list[int], config: Config, mask_rate: float | None = None
 ) -> Text:
-    """Return the text of all lengths; raise InputError if settings do not fit."""
+    """Return the text of all lengths; InputError if the settings do not fit."""
     shortest, longest = lengths[0], lengths[-1]
     same_targets = config.protocol == "same-targets"
     if config.max_tokens is not None and config.max_tokens < longest:
@@ -216,9 +216,9 @@ def spread_regions(
 ) -> tuple[list[Region], int, int]:
     """Return regions, the number of possible starts, and that of documents.
 
-    At most `count` regions of `length` inputs, evenly spaced over the starts,
-    which are `step` apart in each shard, or in each document. A document begins
-    with the end-of-text token.
+    At most `count` regions of `length` inputs, evenly spaced over starts that
+    are `step` apart in each shard or document. A document begins with the
+    end-of-text token.
     """
     pieces = []  # shard and starts, of a shard or a document
     for shard, tokens in enumerate(shards.tokens):

@@ -82,7 +82,7 @@ def load_examples(source: str | None) -> list[dict]:
 
 
 def preprocess(text: str) -> str:
-    """Return the text without WikiHow's markup in brackets, as the harness does."""
+    """Return the text without WikiHow's markup, as the harness does."""
     return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
@@ -139,8 +139,8 @@ def evaluate(loaded: LoadedRun, examples: list[dict], config: Config) -> None:
 def encode_pair(tokenizer, context: str, continuation: str) -> tuple[list, list]:
     """Return the tokens of a context and its continuation, as the harness does.
 
-    Spaces at the end of the context belong to the continuation, whose tokens
-    are those of the whole text after as many as the context has by itself.
+    Spaces at the context's end belong to the continuation, whose tokens are
+    those of the whole text after as many as the context has by itself.
     """
     tokens = tokenizer.encode(context.rstrip())
     return tokens, tokenizer.encode(context + continuation)[len(tokens) :]
@@ -149,7 +149,7 @@ def encode_pair(tokenizer, context: str, continuation: str) -> tuple[list, list]
 def log_likelihoods(loaded: LoadedRun, pairs: list[tuple[list[int], list[int]]]) -> list[float]:
     """Return log p(continuation | context) of each pair in nats, summed.
 
-    Sequences beyond the encoding's longest context keep their last tokens.
+    Longer sequences than the encoding supports keep their last tokens.
     """
     model = loaded.model
     keep = 0 if model.max_context is None else model.max_context + 1  # the last is a target only

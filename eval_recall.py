@@ -145,9 +145,8 @@ def trial_sequences(trials: Trials, batch: np.ndarray, distance: int) -> torch.T
 
 
 def measure(loaded: LoadedRun, distance: int, trials: Trials) -> dict:
-    """Return the recall at one distance.
+    """Return the recall at one distance in percent, and its standard error.
 
-    recall: percent. recall_se: its standard error over trials.
     loss, loss_without: mean loss in nats of the second half of the passage's
     second copy, after the passage and after the other passage.
     by_trial: loss_without - loss of each trial.
@@ -181,7 +180,7 @@ def plan_task(
     task: recall_task.Task,
     filler: recall_task.Filler,
 ) -> Plan:
-    """Return the trials on one kind of sequence, of `shortest` tokens or more."""
+    """Return the trials on a kind of sequence, of `shortest` tokens or more."""
     windows = Windows(shards, max(shortest, distances[-1] + task.tokens))
     numbers = np.resize(evenly_spaced(len(windows), config.trials), config.trials)
     trials = f"{config.trials}x{windows.length}"
@@ -216,10 +215,7 @@ def steps_to_learn(run: str) -> int | None:
 def task_sequences(
     trials: TaskTrials, batch: np.ndarray, distance: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return tokens (n, T) and positions (n, t) whose next tokens count.
-
-    batch: (n,) indices into trials.numbers.
-    """
+    """Return tokens (n, T) and positions (n, t) whose next tokens count."""
     task = trials.task
     length = max(trials.shortest, distance + task.tokens)
     texts = trials.windows.batch(trials.numbers[batch])[0][:, :length].numpy()

@@ -1,1 +1,1 @@
-"""Evaluation records, the common runner of the evaluation programs, bias statistics."""
+"""Evaluation: checks of encodings, records and their runner, intervals."""

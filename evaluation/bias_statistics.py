@@ -59,10 +59,7 @@ class Layer:
         return attention.attention_mask(q, k, attention.make_mask_spec(self.encoding))
 
     def decay(self) -> Tensor | None:
-        """Return by how much each token decays the bias of all before it.
-
-        S[j-1] - S[j], (B|1, H|1, T); None without S (see WeightedDecay).
-        """
+        """Return S[j-1] - S[j], (B|1, H|1, T), of a WeightedDecay, or None."""
         if self.encoding.bias is None:
             return None
         for part, _, k_features in self.encoding.split(*self.features):

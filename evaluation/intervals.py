@@ -125,10 +125,9 @@ def _cumulative_losses(entry: dict) -> tuple[np.ndarray, np.ndarray]:
 
 
 def score_ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
-    """Return the ratio of two mean scores, first over second.
+    """Return the ratio of two mean scores; none if all of a divisor are 0.
 
-    pairs: for each seed, scores (n,) of the same n independent queries. All
-    scores of a divisor are 0: no interval.
+    pairs: for each seed, scores (n,) of the same n independent queries.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = [float(np.divide(first.mean(), second.mean())) for first, second in pairs]

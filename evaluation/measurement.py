@@ -16,7 +16,7 @@ class Measurement(NamedTuple):
 
 
 class CheckFailed(Exception):
-    """A check failed: what was found, and the measured number if there is one."""
+    """A check failed: what was found, and the measured number if any."""
 
     def __init__(self, message: str, measurement: Measurement | None = None):
         super().__init__(message)
@@ -74,7 +74,7 @@ def compare(
 ) -> Measurement:
     """Return the largest error, scaled so that its bound is atol (rtol if 0).
 
-    As torch.testing.assert_close: an error is at most atol + rtol |expected|.
+    At most atol + rtol |expected|, as in torch.testing.assert_close.
     """
     shapes = tuple(actual.shape), tuple(expected.shape)
     require(shapes[0] == shapes[1], f"{what}: the shape is {shapes[0]}, not {shapes[1]}")

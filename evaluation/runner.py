@@ -157,8 +157,7 @@ def run_evaluation(
     """Evaluate every run of the config and print tables of the results.
 
     plan_run(run, checkpoint, shards, config): returns a Plan for each record;
-    raises InputError if the run cannot be evaluated.
-    causal: of load_model.
+    raises InputError if it cannot be evaluated. causal: of load_model.
     """
     with evaluation_ranks(config) as ranks:
         plans = []
@@ -193,7 +192,7 @@ def load_run(run: str, config: EvaluationConfig, ranks: Ranks, **options) -> Loa
 
 
 def _evaluate(loaded: LoadedRun, plan: Plan, path: Path) -> dict:
-    """Update one record of a run and return its results at the planned lengths."""
+    """Update one record of a run; return its results at the planned lengths."""
     loaded.model.set_vocabulary(plan.shards.vocab_size)
     text = {"data": plan.shards.identity, "protocol": plan.protocol}
     identity = {**loaded.identity(), **text, **plan.identity}
@@ -215,10 +214,7 @@ def supports(model: GPT, inputs: int) -> bool:
 
 
 def print_table(results: dict[str, dict], value: str) -> None:
-    """Print one value of all records by length; —: beyond the longest context.
-
-    results: {name: {length: entry or None}}
-    """
+    """Print a value by length; results: {name: {length: entry or None}}."""
     lengths = sorted({int(length) for entries in results.values() for length in entries})
     width = max(map(len, [value, *results]))
     print(f"\n{value:{width}}", *(f"{length:>10,}" for length in lengths))
@@ -274,9 +270,9 @@ def update_record(
 ) -> dict:
     """Add missing lengths to the record at `path`; return it with `lengths`.
 
-    measure: returns the entry of a length; None if it is not supported.
-    processes: all measure, rank 0 writes; None: this process alone.
-    facts: further values of the provenance. Raises InputError for NaN or Inf.
+    measure: returns the entry of a length; None if it is not supported. All
+    processes measure, rank 0 writes; None: this process alone. facts: further
+    values of the provenance. Raises InputError for NaN or Inf.
     """
     header = make_header(run, identity)
     processes = processes or distributed.Processes()
@@ -322,10 +318,7 @@ def write_record(run: str | Path, path: Path, record: dict) -> None:
 def shards_for_run(
     run: str | Path, checkpoint: dict, folder: str | None, split: str = "val"
 ) -> Shards:
-    """Return a split of `folder`; None: of the run's training data.
-
-    Raises InputError if there is no such data, or for another tokenizer.
-    """
+    """Return a split of `folder` or, if None, of the run's training data."""
     folder = folder or checkpoint["config"]["data"]
     if folder is None:
         raise InputError(f"the training data of {run} is unknown: pass --data FOLDER")
