@@ -32,7 +32,7 @@ from errors import InputError
 from evaluation.intervals import DRAWS, perplexity_ratio, segment_losses
 from evaluation.record_schema import read_records
 from evaluation.significance import compare_seeds, explain_marks
-from reporting.claims.verdicts import NOT_COMPARABLE
+from reporting.claims.claim import NOT_COMPARABLE
 from reporting.columns import (
     Column,
     describe_differences,
@@ -62,9 +62,14 @@ def main(argv=None):
     config = cli.parse(
         Config, argv, __doc__, positional=("records", "JSON records of eval_extrapolation.py")
     )
-    records = load_records(config.records, config.over)
+    records = load_records(config.records)
     may_differ = read_may_differ(config.may_differ, records)
     if config.over == "text":
+        if len(records) != 2:
+            raise InputError(
+                f"two records are needed, not {len(records)}: python compare.py "
+                "runs/A/eval_DATA_val.json runs/B/eval_DATA_val.json"
+            )
         columns = [
             Column(label, record["pe"], [record], PERPLEXITY.key, may_differ)
             for label, record in zip(record_labels(records), records, strict=True)
@@ -87,14 +92,19 @@ def compare_over_text(first: Column, second: Column) -> tuple[list[list[str]], s
     Raises InputError if the records share no length.
     """
     cells = [["context", first.label, second.label, "ratio", "95% interval", "segments"]]
-    ours, theirs = (column.records[0]["lengths"] for column in (first, second))
-    for length, entry in ours.items():
-        entries = [entry, theirs.get(length)]
-        if all(each and "blocks" in each for each in entries):
-            row = comparison_row(length, *entries)
-            if first.differing(second):
-                row[3:5] = [NOT_COMPARABLE, MISSING]
-            cells.append(row)
+    for length in first.lengths():
+        ours, theirs = (each.records[0]["lengths"].get(str(length)) for each in (first, second))
+        if not (ours and theirs and "blocks" in ours and "blocks" in theirs):
+            continue
+        ratio, segments = perplexity_ratio([(ours, theirs)]), segment_losses([ours, theirs])
+        numbers = [f"{ratio.estimate:.4f}", "unknown"]
+        if segments and ratio.low is not None:
+            numbers[1] = f"{ratio.low:.4f} – {ratio.high:.4f}"
+        if first.differing(second):
+            numbers = [NOT_COMPARABLE, MISSING]
+        values = [f"{each['perplexity']:.2f}" for each in (ours, theirs)]
+        count = f"{len(segments[1]) if segments else 1:,}"
+        cells.append([f"{length:,}", *values, *numbers, count])
     if len(cells) == 1:
         raise InputError(
             "the records share no context length with losses of blocks: "
@@ -102,20 +112,6 @@ def compare_over_text(first: Column, second: Column) -> tuple[list[list[str]], s
         )
     what = f"Perplexity of {first.label} over that of {second.label}"
     return cells, what, f"; paired bootstrap, {DRAWS:,} draws of segments."
-
-
-def comparison_row(length: str, first: dict, second: dict) -> list[str]:
-    """Return the table's row of a context length from the entries of records."""
-    ratio = perplexity_ratio([(first, second)])
-    segments = segment_losses([first, second])
-    return [
-        f"{int(length):,}",
-        f"{first['perplexity']:.2f}",
-        f"{second['perplexity']:.2f}",
-        f"{ratio.estimate:.4f}",
-        f"{ratio.low:.4f} – {ratio.high:.4f}" if segments and ratio.low is not None else "unknown",
-        f"{len(segments[1]) if segments else 1:,}",
-    ]
 
 
 def compare_over_seeds(reference: Column, *others: Column) -> tuple[list[list[str]], str, str]:
@@ -151,34 +147,21 @@ def compare_over_seeds(reference: Column, *others: Column) -> tuple[list[list[st
     return cells, what, f". {explain_marks(reference.label, len(first_seeds))}"
 
 
-def load_records(paths: list[str], over: str) -> list[dict]:
-    """Return the records.
-
-    Raises InputError if they are too few, or differ in text or protocol.
-    """
+def load_records(paths: list[str]) -> list[dict]:
+    """Return the records. Raises InputError if they differ in text or protocol."""
     problems, records = [], []
     for source, record in read_records(paths, "make it with eval_extrapolation.py").items():
         if metric_of(record) is PERPLEXITY:
             records.append(record)
         elif source in paths:  # a line of a .jsonl file may be of another metric
             problems.append(f"{source} is not a record of eval_extrapolation.py: use another file")
-    if problems:
-        raise InputError(*problems)
-    if over == "text" and len(records) != 2:
-        raise InputError(
-            f"two records are needed, not {len(records)}: python compare.py "
-            "runs/A/eval_DATA_val.json runs/B/eval_DATA_val.json"
-        )
-    if len(records) < 4 and over == "seeds":
-        raise InputError(
-            "four records are needed, of two encodings with two seeds each: python compare.py "
-            "--over seeds runs/A*/eval_DATA_val.json runs/B*/eval_DATA_val.json"
-        )
     for key in ("data", "protocol"):
         if any(record[key] != records[0][key] for record in records):
             problems.append(f"the records differ in {key}: evaluate all runs in the same way")
     if problems:
         raise InputError(*problems)
+    if not records:
+        raise InputError("no records given: python compare.py runs/*/eval_DATA_val.json")
     return records
 
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from evaluation import record_schema
 from evaluation.record_schema import schema_of
-from reporting import claims, figures
-from reporting.claims import Verdict
-from reporting.claims.losses import loss_caption, loss_table
+from reporting import figures
+from reporting.claims import judges
+from reporting.claims.claim import Verdict
+from reporting.claims.quantities import FINAL
 from reporting.columns import group_by_protocol, make_columns
 from reporting.figures import by_length
 from reporting.formatting import Table, escape_markdown, join_numbers, number_range
@@ -27,6 +28,7 @@ from reporting.tables import (
     comparison_table,
     describe_setup,
     length_table,
+    loss_table,
     speed_table,
     time_table,
 )
@@ -207,6 +209,13 @@ def _accuracy_caption(records: list[dict]) -> str:
     )
 
 
+def _loss_caption(record: dict) -> str:
+    return (
+        f"Training loss in nats, {record['training']}: mean over the last {FINAL:.0%} of the "
+        "training, and over all of it, at the steps that all runs logged."
+    )
+
+
 def _data(record: dict) -> str:
     data = record["data"]
     return f"{data['dataset']} ({data['split']}, {_token_kind(record)})"
@@ -269,7 +278,7 @@ PERPLEXITY = Metric(
     schema=record_schema.PERPLEXITY,
     table=partial(length_table, x_name="context", best=min),
     describe=_perplexity_caption,
-    judge=claims.judge_perplexity,
+    judge=judges.judge_perplexity,
     plots={"perplexity": partial(by_length, y_label="perplexity", close_up=True)},
 )
 RECEPTIVE_FIELD = Metric(
@@ -285,7 +294,7 @@ RECEPTIVE_FIELD = Metric(
         "tokens of context. Standard error over windows at most {error:.1f} tokens.",
         "receptive_field_se",
     ),
-    judge=claims.judge_receptive_fields,
+    judge=judges.judge_receptive_fields,
     plots={
         "receptive_field": partial(by_length, y_label="receptive field (tokens)"),
         "cumulative_gradient": figures.cumulative_gradient,
@@ -331,7 +340,7 @@ NDCG = Metric(
         "Standard error over queries at most {error:.1f}.",
         "ndcg10_se",
     ),
-    judge=claims.judge_retrieval,
+    judge=judges.judge_retrieval,
     plots={"retrieval": partial(by_length, y_label="nDCG@10 (percent)", y_scale="linear")},
 )
 ACCURACY = Metric(
@@ -339,8 +348,8 @@ ACCURACY = Metric(
 )
 SPEED = Metric("Speed", "bench", record_schema.SPEED, speed_table, _speed_caption)
 LOSSES = Metric(
-    *("Training loss", "losses", record_schema.LOSSES, loss_table, loss_caption),
-    judge=claims.judge_losses,
+    *("Training loss", "losses", record_schema.LOSSES, loss_table, _loss_caption),
+    judge=judges.judge_losses,
 )
 COMPARISON = Metric(
     "Comparison", "compare", record_schema.COMPARISON, comparison_table, _comparison_caption

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from evaluation import intervals
-from evaluation.significance import compare_seeds
+from reporting.claims.quantities import FINAL, last_losses, loss_columns
 from reporting.columns import Column, all_lengths, record_labels, sort_key
 from reporting.formatting import (
     MISSING,
@@ -78,25 +78,6 @@ def _merge_deviations(cells: list[list[str]], columns: list[Column], lengths: li
         row[1:] = [re.sub(r" ± [\d.]+", "", cell) for cell in row[1:]] + [last]
 
 
-def seed_marks(columns: list[Column], reference: str) -> Marks:
-    """Return the marks of paired tests over seeds (evaluation/significance.py).
-
-    reference: encoding to compare with. {} if it has no column, or if a column
-    has fewer than two seeds. Columns with other settings get no marks.
-    """
-    first = next((column for column in columns if column.pe == reference), None)
-    if first is None or any(len(column.records) < 2 for column in columns):
-        return {}
-    marks: Marks = {}
-    for column in columns:
-        is_other = column is not first and not first.differing(column)
-        for length in column.lengths() if is_other else ():
-            values = column.values_by_seed(length)
-            if compared := compare_seeds(first.values_by_seed(length), values):
-                marks[column.label, length] = compared.mark
-    return marks
-
-
 def marked(cell: str, mark: str) -> str:
     """Return a printed cell with a mark, inside of bold face if any."""
     return f"{cell[:-2]}{mark}**" if cell.endswith("**") else cell + mark
@@ -121,6 +102,16 @@ def accuracy_table(records: list[dict]) -> Table:
         acc, error, *norm = (format_number(n if n is None else 100 * n) for n in numbers)
         row = [label, f"{acc} ± {error}", " ± ".join(norm), f"{record['examples']:,}"]
         cells.append(row)
+    return Table(cells)
+
+
+def loss_table(record: dict) -> Table:
+    """Return a table of `plot.py losses`: mean ± standard deviation over seeds."""
+    cells = [["encoding", "final loss", "mean loss", "seeds"]]
+    for column in loss_columns(record["runs"]):
+        losses = [entry["losses"] for entry in column.entries_by_seed(1).values()]
+        means = [[float(last_losses(each, part).mean()) for each in losses] for part in (FINAL, 1)]
+        cells.append([column.label, *(mean_and_deviation(m, 3) for m in means), f"{len(losses)}"])
     return Table(cells)
 
 

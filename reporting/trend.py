@@ -17,9 +17,8 @@ from errors import InputError
 from evaluation import intervals, record_schema
 from evaluation.intervals import Interval
 from reporting import figures, metrics
-from reporting.claims.claim import Claim, load
-from reporting.claims.receptive_fields import receptive_field
-from reporting.claims.verdicts import FAR_MULTIPLES, printed_interval
+from reporting.claims.claim import FAR_MULTIPLES, Claim, load, printed_interval
+from reporting.claims.quantities import receptive_field
 from reporting.columns import Column, all_lengths, entry_pairs, group_by_protocol, make_columns
 from reporting.formatting import MISSING, Table
 from reporting.metrics import PERPLEXITY, RECALL, RECEPTIVE_FIELD

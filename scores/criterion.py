@@ -18,7 +18,7 @@ import numpy as np
 
 from evaluation import intervals
 from evaluation.intervals import Interval, fraction_interval, mean_interval
-from reporting.claims.verdicts import HOLDS, Verdict, combine, judge_bound, printed_interval
+from reporting.claims.claim import HOLDS, Verdict, combine, judge_bound, printed_interval
 from scores.score_file import Score
 
 FAR = 16  # multiple of the training length

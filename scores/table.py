@@ -23,7 +23,7 @@ import msgspec
 
 from errors import InputError
 from reporting import figures
-from reporting.claims.verdicts import FAILS, HOLDS, UNDECIDED
+from reporting.claims.claim import FAILS, HOLDS, UNDECIDED
 from reporting.formatting import MISSING, Folder, Table, escape_markdown, with_interval
 from scores import criterion, score_file
 from scores.criterion import CLAIMS, FAR, REFERENCE

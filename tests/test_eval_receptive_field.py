@@ -15,7 +15,8 @@ import eval_receptive_field
 import report
 from evaluation.runner import LoadedRun
 from model import GPT, GPTConfig
-from reporting import claims, figures
+from reporting import figures
+from reporting.claims import judges
 from reporting.columns import Column
 from text_data.data_loader import Windows
 from text_data.shards import Shards
@@ -163,9 +164,9 @@ def test_verdicts_compare_fields_with_the_growth_of_perplexity(field, growth, re
     for pe in ("window:w=8", "alibi"):  # claims are about windows only
         windows.append(make_column(pe, "receptive_field", {100: field / 2, 400: field}))
         perplexities.append(make_column(pe, "perplexity", {100: 10.0, 1600: 10 * growth}))
-    (verdict,) = claims.judge_receptive_fields(windows, [perplexities])
+    (verdict,) = judges.judge_receptive_fields(windows, [perplexities])
     assert verdict.outcome == outcome
     assert f"1.05, because its receptive field is {relation}" in verdict.claim
     measured = f"{growth:.3f} ({growth:.3f} to {growth:.3f}; one seed), receptive field "
     assert f"{measured}{field / 100:.2f} (" in str(verdict)
-    assert claims.judge_receptive_fields(windows, []) == []
+    assert judges.judge_receptive_fields(windows, []) == []

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 import record_examples
@@ -72,7 +71,7 @@ def test_a_closed_pipe_ends_the_program_quietly():
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_a_paper_table_is_only_compared_with_its_metric(tmp_path, capsys, refused):
+def test_a_paper_table_is_only_compared_with_its_metric(tmp_path, refused):
     """Printed perplexities are of decoders, printed nDCG@10 of encoders."""
     masked = save(tmp_path / "masked.json", record("cable", {256: 4.0}) | {"objective": "mlm"})
     ndcg = record("cable", {}) | {
@@ -82,19 +81,15 @@ def test_a_paper_table_is_only_compared_with_its_metric(tmp_path, capsys, refuse
     }
     del ndcg["protocol"]
     retrieval = save(tmp_path / "retrieval.json", ndcg)
-    perplexity_table = "cable_table4_fineweb-edu-10b_small"
-    ndcg_table = "cable_table3_mldr_ndcg10_bert"
-    for path, table in (
-        (masked, perplexity_table),
-        (masked, ndcg_table),
-        (retrieval, perplexity_table),
-    ):
-        flags = ("--paper", table, "--out_dir", tmp_path / "no")
-        message = refused(report.main, path, *flags)[0]
+    speed = save(tmp_path / "speed.json", record_examples.speed())
+    decoders, encoders = "cable_table1_fineweb-edu-10b_medium", "cable_table3_mldr_ndcg10_bert"
+    refusals = [(masked, decoders), (masked, encoders), (retrieval, decoders)]
+    for path, table in [*refusals, (speed, "cable_v1_training-lengths")]:
+        (message,) = refused(report.main, path, "--paper", table, "--out_dir", tmp_path / "no")
         assert "but none of the records does: use another --paper" in message
     assert not (tmp_path / "no").exists()
     out = tmp_path / "out"
-    report.main([masked, retrieval, "--paper", str(ndcg_table), "--out_dir", str(out)])
+    report.main([masked, retrieval, "--paper", encoders, "--out_dir", str(out)])
     assert "CABLE" not in (out / "perplexity.md").read_text()
     assert "CABLE" in (out / "retrieval.md").read_text()
 
@@ -188,11 +183,6 @@ def test_results_on_other_data_are_next_to_the_paper_s(tmp_path):
     assert "does not name its HellaSwag metric" in text
 
 
-def test_a_folder_is_refused_with_the_pattern_of_its_records(refused, tmp_path):
-    (line,) = refused(report.main, tmp_path, "--out_dir", tmp_path / "out")
-    assert line == f"error: {tmp_path} is a folder: pass its records, {tmp_path}/eval_*.json"
-
-
 def speed_entry(seconds, **ratios):
     speed = 1000 / sorted(seconds)[1]
     entry = {"seconds": seconds, "tokens": 1000, "tokens_per_second": speed, "memory": 5e6}
@@ -223,13 +213,15 @@ def test_speed_tables(tmp_path, capsys):
     )
     assert (tmp_path / "out" / "attention.png").read_bytes().startswith(b"\x89PNG")
 
-    # Two contexts: one row per encoding, which may lack one of them.
+    # Two contexts: one row per encoding, which may lack one of them. Two files: two tables.
     record["attention"]["contexts"]["1024"] = {"cable": speed_entry([0.25] * 3, sdpa=0.9)}
-    report.main([save(tmp_path / "two.json", record), "--out_dir", str(tmp_path / "two")])
-    text = re.sub(" +", " ", (tmp_path / "two" / "attention.md").read_text())
+    two = save(tmp_path / "two.json", record)
+    report.main([attention, two, "--out_dir", str(tmp_path / "two")])
+    text = re.sub(" +", " ", (tmp_path / "two" / "attention_2.md").read_text())
     assert text.startswith("| encoding | vs sdpa, 512 | vs sdpa, 1,024 | memory (MB), 512 |")
     assert "| cable | 0.800 | 0.900 | 5.0 | 5.0 | 8,000 | 4,000 |" in text
     assert "| sdpa | 1.000 | — | 5.0 | — | 10,000 | — |" in text
+    assert (tmp_path / "two" / "attention_1.png").exists()
 
 
 def test_refusals(refused, tmp_path):
@@ -241,9 +233,8 @@ def test_refusals(refused, tmp_path):
     (tmp_path / "d.json").write_text("{")
     assert "d.json cannot be read" in refused(report.main, tmp_path / "d.json", *out)[0]
     assert "e.json does not exist" in refused(report.main, tmp_path / "e.json", *out)[0]
-    first, second = (save(tmp_path / f"{n}.json", record_examples.speed()) for n in "fg")
-    message = refused(report.main, first, second, *out)[0]
-    assert "f.json and" in message and "all hold the benchmark train" in message
+    (line,) = refused(report.main, tmp_path, *out)
+    assert line == f"error: {tmp_path} is a folder: pass its records, {tmp_path}/eval_*.json"
     assert not (tmp_path / "out").exists()
 
 
@@ -260,23 +251,18 @@ def test_verdicts_can_be_switched_off_and_need_trained_models(tmp_path, capsys):
     assert verdicts(trained, short) == "[Verdicts](verdicts.csv): 1 holds."
     printed = capsys.readouterr().out.partition("Verdicts of perplexity, with 95% ")[2]
     assert "(CABLE, section 5.1): 0.975 (0.975 to 0.975; one seed): **holds**" in printed
-    with open(tmp_path / "out" / "verdicts.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert rows == [
-        {
-            "claim": "cable: perplexity at 16x / perplexity at 1x < 1",
-            "paper": "CABLE",
-            "where": "section 5.1",
-            "measured": "0.975 (0.975 to 0.975; one seed)",
-            "outcome": "holds",
-            "key": "growth 1",
-            "others": "",
-            "table": "perplexity.md",
-            "sizes": "quickstart",
-        }
-    ]
+    assert (tmp_path / "out" / "verdicts.csv").read_text() == (
+        "claim,paper,where,measured,outcome,key,others,table,sizes\n"
+        "cable: perplexity at 16x / perplexity at 1x < 1,CABLE,section 5.1,"
+        "0.975 (0.975 to 0.975; one seed),holds,growth 1,,perplexity.md,quickstart\n"
+    )
     assert verdicts(short) == ""
     assert verdicts(trained, short, flags=("--verdicts", "false")) == ""
+
+
+def cells_of(text):
+    """Return the rows of a Markdown table, the line below the header included."""
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
 
 
 def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path, capsys):
@@ -291,81 +277,50 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path, capsys):
         "kerple": ([5.0, 5.2, 5.1], [4.9, 5.201, 5.1]),
         "rope": ([5.1, 5.0, 5.2], [5.1, 5.2, 5.2]),
     }
-    paths = []
-    for pe, (first, second) in values.items():
-        for seed in (1, 2, 3):
-            pair = {256: first[seed - 1], 512: second[seed - 1]}
-            measured = record(pe, pair, seed=seed) | {"protocol": SAME_TARGETS}
-            paths.append(save(tmp_path / f"{pe}{seed}.json", measured))
-    flags = ("--paper", "sandwich_table3_arxiv")
-    report.main([*paths, *flags, "--out_dir", str(tmp_path / "out")])
-    parts = (tmp_path / "out" / "perplexity.md").read_text().split("\n\n")
-    table, caption, comparison, explained, _ = parts
-    verdicts = capsys.readouterr().out.partition("\n\n")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
-    assert rows[0] == ["context", "alibi", "kerple", "rope", "sandwich"]
-    assert rows[2] == [
-        "256",
-        "5.30 ± 0.10†",
-        "**5.10 ± 0.10**",
-        "**5.10 ± 0.10**",
-        "**5.10 ± 0.10**",
+    records = [
+        record(pe, {256: first[seed], 512: second[seed]}, seed=seed)
+        for pe, (first, second) in values.items()
+        for seed in range(3)
     ]
+
+    def reported(*records, protocol=SAME_TARGETS):
+        paths = [
+            save(tmp_path / f"{number}.json", each | {"protocol": protocol})
+            for number, each in enumerate(records)
+        ]
+        flags = ("--paper", "sandwich_table3_arxiv", "--out_dir", str(tmp_path / "out"))
+        report.main([*paths, *flags])
+        return (tmp_path / "out" / "perplexity.md").read_text(), capsys.readouterr().out
+
+    text, printed = reported(*records)
+    table, caption, comparison, explained, _ = text.split("\n\n")
+    assert cells_of(table)[0] == ["context", "alibi", "kerple", "rope", "sandwich"]
+    assert cells_of(table)[2] == ["256", "5.30 ± 0.10†", *["**5.10 ± 0.10**"] * 3]
     numbers = ["5.37 ± 0.15†", "**5.07 ± 0.15∗**", "5.17 ± 0.06", "5.17 ± 0.15"]
-    assert rows[3] == ["512", *numbers]
+    assert cells_of(table)[3] == ["512", *numbers]
     assert "(paired two-sided t-test over 3 seeds, level 0.05)." in caption
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in comparison.splitlines()]
-    assert rows[0][:3] == ["encoding", "1x", "2x"]
-    found = {row[0]: row[2] for row in rows[2:]}
+    found = {row[0]: row[2] for row in cells_of(comparison)}
+    assert found["encoding"] == "2x" and found["sandwich"] == "1.01 (0.96)"
     assert found["alibi"] == "1.01† (1.03†)" and found["kerple"] == "0.99∗ (0.95∗)"
-    assert found["rope"] == "1.01 (3.05†)" and found["sandwich"] == "1.01 (0.96)"
+    assert found["rope"] == "1.01 (3.05†)"
     assert "† sandwich is significantly better, ∗ significantly worse." in explained
-    judged = [line.partition("(paired t-test over seeds) ")[2] for line in verdicts.splitlines()]
-    assert judged[-2:] == [
+    lines = printed.partition("\n\n")[0].splitlines()
+    assert [line.partition("(paired t-test over seeds) ")[2] for line in lines[-2:]] == [
         "(Sandwich, table 3): difference in perplexity 0.000 (-0.248 to 0.248; 3 seeds), rope at "
         "512 tokens; 1 of 2 agree, 1 is not decided: **not decided**",
         "(Sandwich, table 3): difference in perplexity -0.100 (-0.101 to -0.098; 3 seeds), kerple "
         "at 512 tokens: **holds**",
     ]
     # An encoding that the table does not have, with one seed, changes no mark.
-    measured = record("alibi-shift:shift=-1", {256: 4.9, 512: 4.9}) | {"protocol": SAME_TARGETS}
-    other = save(tmp_path / "other.json", measured)
-    report.main([*paths, other, *flags, "--out_dir", str(tmp_path / "out")])
-    text = (tmp_path / "out" / "perplexity.md").read_text()
-    assert "5.30 ± 0.10†" in text
-    assert "kerple at 512 tokens: **holds**" in capsys.readouterr().out
+    text, printed = reported(*records, record("alibi-shift:shift=-1", {256: 4.9, 512: 4.9}))
+    assert "5.30 ± 0.10†" in text and "kerple at 512 tokens: **holds**" in printed
     assert "Encodings that the paper's table does not have are not marked." in text
-    # One seed of one encoding is missing: no marks, and nothing is measured.
-    report.main([*paths[:-2], *flags, "--out_dir", str(tmp_path / "out")])
-    text = (tmp_path / "out" / "perplexity.md").read_text()
-    assert "t-test over 3 seeds" not in text
-    assert "(paired t-test over seeds)" not in capsys.readouterr().out
+    # One encoding has one seed: no marks, and nothing is measured.
+    text, printed = reported(*records[:-2])
+    assert "t-test" not in text and "(paired t-test over seeds)" not in printed
     # Another protocol than the paper's: its claims are not judged.
-    for path in paths:
-        measured = json.loads(Path(path).read_text()) | {"protocol": {"name": "segments"}}
-        save(Path(path), measured)
-    report.main([*paths, *flags, "--out_dir", str(tmp_path / "out")])
-    assert "(Sandwich, table 3" not in capsys.readouterr().out
-
-
-def test_numbers_of_the_same_setting_have_both_deviations(tmp_path):
-    """At the paper's size, data set and training length, mean and ± of both are printed."""
-    setting = {"size": "small", "data": {"dataset": "arxiv", "split": "val", "tokenizer": "gpt2"}}
-    setting["protocol"] = SAME_TARGETS
-    paths = [
-        save(
-            tmp_path / f"{pe}{seed}.json",
-            record(pe, {512: 5 + seed / 10}, seed=seed, block_size=512) | setting,
-        )
-        for pe in ("sandwich", "alibi")
-        for seed in (1, 2)
-    ]
-    flags = ("--paper", "sandwich_table3_arxiv")
-    report.main([*paths, *flags, "--out_dir", str(tmp_path / "out")])
-    text = (tmp_path / "out" / "perplexity.md").read_text()
-    text = re.sub(" +", " ", text)
-    assert "| alibi | 5.15 ± 0.07 (5.25 ± 0.33, -1.9%) |" in text
-    assert "| sandwich | 5.15 ± 0.07 (5.27 ± 0.33, -2.3%) |" in text
+    _, printed = reported(*records, protocol={"name": "segments"})
+    assert "(Sandwich, table 3" not in printed
 
 
 def test_one_run_of_a_file_can_be_selected(tmp_path, refused):

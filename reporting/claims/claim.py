@@ -1,45 +1,83 @@
-"""The papers' claims as data, from results/claims.yaml, which explains the fields, and their judge.
+"""Claims of the papers, from results/claims.yaml, and verdicts by 95% intervals.
 
-    judge(["growth", "lower"], measure, model)    # verdicts on the rows of these sections
+    decide(claim, {("rope", "at 16x"): interval})  # keys: other encoding, place
 
-`measure` yields, for a claim and the evidence, the claim as it was measured (other encodings than
-in the row, other multiples) and {(other encoding, where): ratio or difference}; nothing if the
-claim does not concern the evidence. None: not measured.
+- A bound holds if the whole interval is on its side, and fails if it is beyond.
+- Several comparisons hold if all do, and fail if one does. Intervals are not
+  corrected for the number of comparisons.
+- Everything else is not decided, also if there is no interval.
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from errors import InputError
 from evaluation.intervals import Interval
-from reporting.claims.verdicts import (
-    HOLDS,
-    NOT_COMPARABLE,
-    Verdict,
-    combine,
-    judge_bound,
-    printed_interval,
-)
-from reporting.columns import Column, entry_pairs
+from reporting.claims.quantities import Comparison
+from reporting.formatting import escape_markdown
 
 PATH = Path(__file__).parents[2] / "results" / "claims.yaml"
-# An encoding of another paper, and the name of the same encoding in the claims of version 1.
-CLAIMED_AS = {"fox": "cable-v1"}
 ALONE = ("", "")  # name of a single comparison
-NO_SEEDS = ("speed", "memory", "time per token")  # quantities of bench.py
+NO_INTERVAL, ONE_SEED = "(no interval)", "one seed"  # in Verdict.measured
+HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not measured"
+NOT_COMPARABLE = "not comparable"  # the runs differ in more than encoding and seed
 
-Comparison = Interval | tuple[str, ...] | None  # a tuple: the settings that prevent it
+MIN_STEPS = 50  # runs of fewer steps are tests of the programs and get no verdicts
+# "Far" is the first of these multiples of the training length that was evaluated.
+FAR_MULTIPLES = (16, 15)
+
+Benched = Literal["speed", "memory", "time per token"]  # quantities of bench.py
+BENCHED = get_args(Benched)
+Losses = Literal["training loss", "final training loss"]
+Scores = Literal["growth of nDCG@10", "nDCG@10", "accuracy"]
+Perplexities = Literal["perplexity", "perplexity over seeds"]
+Lengths = Literal[
+    "every length",
+    "every length from the training length on",
+    "every length beyond the training length",
+]
 Comparisons = dict[tuple[str, str], Comparison]
 
 
+@dataclass
+class Verdict:
+    """A claim with what was measured and whether it holds."""
+
+    claim: str
+    paper: str
+    where: str
+    """section, table or figure, and "our bound" if the paper states none"""
+    measured: str = ""
+    outcome: str = NOT_MEASURED
+    """HOLDS, FAILS, UNDECIDED, NOT_COMPARABLE or NOT_MEASURED"""
+    key: str = ""
+    """Claim.key"""
+    others: str = ""
+    """encodings that it was compared with"""
+
+    def __str__(self):
+        source = ", ".join(filter(None, (self.paper, self.where)))
+        texts = map(escape_markdown, (f"{self.claim} ({source})", self.measured))
+        return ": ".join(filter(None, (*texts, f"**{self.outcome}**")))
+
+
+def has_verdicts(record: dict) -> bool:
+    """Return whether a run was trained for long enough to judge claims on it.
+
+    Runs of 0 steps have weights of another run, whose steps count, or published
+    ones.
+    """
+    steps = record.get("step") or record.get("init_steps")
+    return steps is None or steps >= MIN_STEPS
+
+
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row of a section, with the section's defaults. Each section uses some of the fields."""
+    """A row of a section, with the section's defaults."""
 
     key: str
     """section and number of the row; in verdicts.csv"""
@@ -52,33 +90,14 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     datasets: list[str] = []
     size: str | None = None
     except_sizes: list[str] = []
-    prefix: str = ""
-    """start of a verdict's text: what was measured, if several models were, or on a CPU"""
-    # What is measured, the bound on it, and how it is printed.
-    quantity: Literal[
-        "perplexity",
-        "recall",
-        "receptive field",
-        "speed",
-        "memory",
-        "time per token",
-        "training loss",
-        "final training loss",
-    ] = "perplexity"
+    quantity: Perplexities | Scores | Benched | Losses | Literal["recall", "receptive field"] = (
+        "perplexity"
+    )
     relation: Literal["<", "<=", ">", ">=", "~"] = ">"
     bound: float = 1
-    at: (
-        list[float]
-        | Literal[
-            "every length",
-            "every length from the training length on",
-            "every length beyond the training length",
-        ]
-    ) = []
+    at: list[float] | Lengths = []
     benchmark: Literal["train", "generate"] = "train"
-    contexts: list[int] = []
     what: str = ""
-    # What it is compared with.
     others: list[str] = []
     trained_at: int = 0
     other_trained_at: int = 0
@@ -96,41 +115,20 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         comparison = f"/ that of {others} {self.relation} {self.bound:.3g}"
         if self.relation == "~":
             comparison = f"within {self.bound - 1:.0%} of that of {others}"
-        if self.contexts:
-            comparison += f" at {' and '.join(f'{n:,}' for n in self.contexts)} tokens"
+        if self.at and not isinstance(self.at, str):
+            comparison += f" at {' and '.join(f'{n:,g}' for n in self.at)} tokens"
         words = {"others": others, "at": at, "comparison": comparison}
         words["scope"] = f" on {self.data}" if self.data else ""
         text = self.wording.format(**msgspec.structs.asdict(self) | words)
         where = ", ".join(filter(None, (self.where, "our bound" if self.our_bound else "")))
-        return Verdict(self.prefix + text, self.paper, where, key=self.key, others=others)
-
-    def against(
-        self,
-        encodings: Collection[str],
-        places: dict[str, Any],
-        compare: Callable[[str, Any], Comparison],
-    ) -> "Measured":
-        """Yield the comparisons with those of the others that were measured, at each place.
-
-        encodings: that were measured; places: {name: argument of `compare`}; compare(other, place).
-        """
-        others = [pe for pe in self.others if pe in encodings]
-        if self.encoding in encodings and others:
-            pairs = [(pe, name) for pe in others for name in places]
-            yield (
-                self.but(others=others),
-                {(pe, name): compare(pe, places[name]) for pe, name in pairs},
-            )
-
-
-Measured = Iterator[tuple[Claim, Comparisons]]
+        return Verdict(text, self.paper, where, key=self.key, others=others)
 
 
 @cache
 def load(path: Path = PATH) -> dict[str, list[Claim]]:
-    """Return the rows of each section. Raises InputError if the file is missing or corrupt.
+    """Return the rows of each section, in the order of the index page.
 
-    The sections are in the order of the index page.
+    Raises InputError if the file is missing or corrupt.
     """
     try:
         sections = msgspec.yaml.decode(path.read_bytes(), type=dict[str, dict[str, Any]])
@@ -147,63 +145,33 @@ def load(path: Path = PATH) -> dict[str, list[Claim]]:
         raise InputError(f"{path}: {reason}: correct it, or restore the file") from None
 
 
-def judge(sections: Iterable[str], measure: Callable[..., Measured], *evidence) -> list[Verdict]:
-    """Return the verdicts on those claims of sections that were measured."""
-    claims = [claim for section in sections for claim in load()[section]]
-    verdicts = [decide(*found) for claim in claims for found in measure(claim, *evidence)]
-    return [verdict for verdict in verdicts if verdict]
-
-
 def decide(claim: Claim, comparisons: Comparisons) -> Verdict | None:
-    """Return the verdict that all comparisons satisfy the relation of a claim; None: not measured.
+    """Return the verdict that all comparisons satisfy the claim; None: not measured.
 
-    It shows the least favorable one, and how many agree, unless all do. It names the other
-    encodings that were compared.
+    It shows the least favorable one, and how many agree, unless all do. It names
+    the other encodings that were compared.
     """
-    settings = {name for each in comparisons.values() if isinstance(each, tuple) for name in each}
-    if settings:
-        verdict = claim.unmeasured()
-        verdict.measured = f"the runs differ in {', '.join(sorted(settings))}"
-        verdict.outcome = NOT_COMPARABLE
-        return verdict
-    measured = {name: each for name, each in comparisons.items() if isinstance(each, Interval)}
-    if not measured:
+    comparisons = {name: each for name, each in comparisons.items() if each is not None}
+    if not comparisons:
         return None
-    compared = {other for other, _ in measured}
+    compared = {other for other, _ in comparisons}
     if compared != {""}:
         claim = claim.but(others=[pe for pe in claim.others if pe in compared])
     verdict = claim.unmeasured()
+    measured = {name: each for name, each in comparisons.items() if isinstance(each, Interval)}
+    settings = {name for each in comparisons.values() if isinstance(each, tuple) for name in each}
+    if settings:
+        verdict.measured = f"the runs differ in {', '.join(sorted(settings))}"
+        verdict.outcome = NOT_COMPARABLE
+        return verdict
     outcomes = [judge_bound(each, claim.relation, claim.bound) for each in measured.values()]
     verdict.outcome, counts = combine(outcomes)
-    verdict.measured = _least_favorable(claim, measured)
+    least = max(measured, key=lambda name: _distance(measured[name].estimate, claim.relation))
+    text = printed_interval(measured[least], one_seed=claim.quantity not in BENCHED)
+    verdict.measured = ", ".join(filter(None, (claim.what + text, " ".join(filter(None, least)))))
     if len(outcomes) > 1 and verdict.outcome != HOLDS:
         verdict.measured += f"; {counts}"
     return verdict
-
-
-def name_runs(claim: Claim, first: dict[str, Column], columns: list[Column]) -> Claim:
-    """Return a claim that names the runs that are judged, where an encoding has several.
-
-    first: the columns that count, by the names of encodings in claims; columns: all.
-    """
-    counts = Counter(map(_cached_encoding, columns))
-    found = [first[pe] for pe in (claim.encoding, *claim.others) if pe in first]
-    labels = [column.label for column in found if counts[_cached_encoding(column)] > 1]
-    runs = f"run{'s' if len(labels) > 1 else ''} {', '.join(labels)}"
-    return claim.but(what=f"{runs}: {claim.what}") if labels else claim
-
-
-def _cached_encoding(column: Column) -> tuple[str, int | None]:
-    """Return what two columns of one run differ in: the window of the cache."""
-    return column.pe, column.records[0].get("cache_window")
-
-
-def _least_favorable(claim: Claim, measured: dict[tuple[str, str], Interval]) -> str:
-    """Return the text of the comparison that a verdict shows."""
-    name = max(measured, key=lambda name: _distance(measured[name].estimate, claim.relation))
-    has_seeds = claim.quantity not in NO_SEEDS
-    text = claim.what + printed_interval(measured[name], one_seed=has_seeds)
-    return ", ".join(filter(None, (text, " ".join(filter(None, name)))))
 
 
 def _distance(value: float, relation: str) -> float:
@@ -213,19 +181,43 @@ def _distance(value: float, relation: str) -> float:
     return value if relation.startswith("<") else -value
 
 
-def compare(
-    columns: tuple[Column, Column],
-    lengths: tuple[float, float],
-    measure: Callable[[list[tuple[dict, dict]]], Interval],
-    *ignored: str,
-) -> Comparison:
-    """Return what `measure` finds for the entries of two columns.
+def printed_interval(interval: Interval, digits: int = 3, one_seed: bool = False) -> str:
+    """Return an estimate with its interval, and the number of seeds.
 
-    lengths: one of each column; ignored: settings that may differ.
+    one_seed: whether to print a single seed.
     """
-    first, second = columns
-    if settings := first.differing(second, *ignored):
-        return tuple(settings)
-    if not (first.values(lengths[0]) and second.values(lengths[1])):
-        return None
-    return measure(entry_pairs(first, round(lengths[0]), second, round(lengths[1])))
+    text = f"{interval.estimate:.{digits}f}"
+    if interval.low is None:
+        return f"{text} {NO_INTERVAL}"
+    notes = [f"{interval.low:.{digits}f} to {interval.high:.{digits}f}"]
+    if interval.seeds > 1:
+        notes.append(f"{interval.seeds} seeds")
+    elif one_seed:
+        notes.append(ONE_SEED)
+    if not interval.paired:
+        notes.append("unpaired")
+    return f"{text} ({'; '.join(notes)})"
+
+
+def judge_bound(interval: Interval, relation: str, bound: float) -> str:
+    """Return the outcome of "interval relation bound"; "~": within a factor."""
+    below, above = interval.below(bound), interval.above(bound)
+    if relation == "~":
+        if below and interval.above(1 / bound):
+            return HOLDS
+        return FAILS if above or interval.below(1 / bound) else UNDECIDED
+    if not below and not above:
+        return UNDECIDED
+    return HOLDS if below == relation.startswith("<") else FAILS
+
+
+def combine(outcomes: list[str]) -> tuple[str, str]:
+    """Return the outcome of several comparisons, and how many agree."""
+    agree, disagree, undecided = map(outcomes.count, (HOLDS, FAILS, UNDECIDED))
+    counts = [f"{agree} of {len(outcomes)} agree"]
+    if disagree:
+        counts.append(f"{disagree} disagree{'' if disagree > 1 else 's'}")
+    if undecided:
+        counts.append(f"{undecided} {'are' if undecided > 1 else 'is'} not decided")
+    outcome = FAILS if disagree else UNDECIDED if undecided else HOLDS
+    return outcome, ", ".join(counts)

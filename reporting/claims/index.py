@@ -16,8 +16,7 @@ from urllib.parse import quote
 from runtime.schema import Name, Text, fields, find_mismatch
 
 from errors import InputError
-from reporting.claims.claim import load
-from reporting.claims.verdicts import (
+from reporting.claims.claim import (
     FAILS,
     HOLDS,
     NO_INTERVAL,
@@ -26,6 +25,7 @@ from reporting.claims.verdicts import (
     ONE_SEED,
     UNDECIDED,
     Verdict,
+    load,
 )
 from reporting.formatting import escape_markdown
 from reporting.paper import SANDWICH

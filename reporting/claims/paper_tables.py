@@ -1,38 +1,62 @@
 """Tables of our numbers next to those that a paper prints."""
 
-from evaluation.significance import BETTER, WORSE
-from reporting.columns import Column
+import math
+import statistics
+
+from evaluation.intervals import Interval
+from evaluation.significance import BETTER, WORSE, compare_seeds, explain_marks
+from reporting.claims.claim import BENCHED, Claim, load, printed_interval
+from reporting.claims.judges import Pair, find_pairs
+from reporting.claims.quantities import (
+    MEASURES,
+    accuracy_and_perplexity,
+    compare,
+    log_seconds_per_token,
+    speed_columns,
+)
+from reporting.columns import Column, make_columns, sort_key
 from reporting.formatting import MISSING, Table, format_number, mean_and_deviation
-from reporting.paper import MARKS_REFERENCE, PaperTable
+from reporting.paper import MARKS_REFERENCE, TRAINING_LENGTHS, PaperStatements, PaperTable
 from reporting.tables import Marks, marked
 
+# Columns of a paper's table next to ours; it does not name its HellaSwag metric.
+# Raw WikiText-2 and WikiText-103 have one test text, but two columns there.
+PAPER_COLUMNS = {
+    "acc_norm": {"paper": "hellaswag_acc"},
+    "fineweb": {"paper (fineweb)": "fineweb10b_ppl"},
+    "wikitext103": {
+        "paper (wikitext103)": "wikitext103_ppl",
+        "paper (WikiText-2)": "wikitext2_ppl",
+    },
+}
+UNITS = {"memory": "memory (MB)", "time per token": "time per token (µs)"}
 EXPLAINED_MARKS = f"{BETTER} {MARKS_REFERENCE} is significantly better, {WORSE} significantly worse"
 
 
 def paper_comparison(
     columns: list[Column], paper: PaperTable, marks: Marks | None = None
 ) -> tuple[Table, str] | None:
-    """Return a table of our numbers and a paper's, with its caption; None if nothing overlaps.
+    """Return a table of our numbers and a paper's, with its caption.
 
-    It has a row for each encoding; a cell is our number, in parentheses the paper's. marks: of our
-    numbers. With the paper's model size, training length, data set, tokenizer (GPT-2's) and, if it
-    states one, protocol, a cell also has the relative difference. Otherwise both numbers are
-    relative to the training length, at equal multiples of it; in a table of several training
+    None if nothing overlaps. A row for each encoding; a cell is our number, in
+    parentheses the paper's. marks: of our numbers. In the paper's setting a cell
+    also has the relative difference. Otherwise both numbers are relative to the
+    training length, at equal multiples of it; in a table of several training
     lengths, relative to its shortest context.
     """
     columns = [column for column in columns if paper.covers(column.pe)]
     records = [record for column in columns for record in column.records]
     if not records:
         return None
-    contexts = paper.contexts()
+    contexts, base = paper.contexts(), None
     if all(_same_setting(record, paper) for record in records):
-        cell, names = _absolute_cell, [f"{context:,}" for context in contexts]
+        names = [f"{context:,}" for context in contexts]
         caption = f"{paper.metric}, in parentheses that of {{}}) and the relative difference."
     else:
         base = paper.trained_at or contexts[0]
         if not paper.marks:
             contexts = [context for context in contexts if context != base]  # both are 1 there
-        cell, names = _relative_cell, [f"{context / base:g}x" for context in contexts]
+        names = [f"{context / base:g}x" for context in contexts]
         what = "the training length" if paper.trained_at else "the shortest context"
         lengths = sorted({paper.training_length(column.pe) for column in columns})
         trained_at = " and ".join(f"{length:,}" for length in lengths)
@@ -43,10 +67,10 @@ def paper_comparison(
         if not all(map(paper.has_protocol_of, records)):
             caption += " The protocols differ (docs/evaluation.md)."
     caption = caption.format(f"{paper.source} ({paper.dataset}, {paper.size}")
-    rows = []
-    for column in columns:
-        cells = [cell(column, paper, context, marks or {}) for context in contexts]
-        rows.append([column.label, *cells])
+    rows = [
+        [column.label, *(_cell(column, paper, marks or {}, context, base) for context in contexts)]
+        for column in columns
+    ]
     if paper.marks:
         caption += f" Marks: {EXPLAINED_MARKS}."
     if all(text == MISSING for row in rows for text in row[1:]):
@@ -54,7 +78,32 @@ def paper_comparison(
     return Table([["encoding", *names], *rows]), caption
 
 
+def seed_marks(columns: list[Column], paper: PaperTable | None) -> tuple[Marks, str]:
+    """Return marks of paired t-tests over seeds, and a sentence on them.
+
+    As in table 3 of the Sandwich paper, for its encodings, if all have two seeds.
+    Columns with other settings than the reference have none.
+    """
+    covered = [each for each in columns if paper and paper.marks and paper.covers(each.pe)]
+    seeds = min((len(column.records) for column in covered), default=0)
+    references = [column for column in covered if column.pe == MARKS_REFERENCE]
+    if seeds < 2 or not references:
+        return {}, ""
+    marks, first = {}, references[0]
+    for column in covered:
+        is_other = column is not first and not first.differing(column)
+        for length in column.lengths() if is_other else ():
+            values = first.values_by_seed(length), column.values_by_seed(length)
+            if compared := compare_seeds(*values):
+                marks[column.label, length] = compared.mark
+    caption = f" {explain_marks(MARKS_REFERENCE, seeds)}"
+    if len(covered) < len(columns):
+        caption += " Encodings that the paper's table does not have are not marked."
+    return marks, caption
+
+
 def _same_setting(record: dict, paper: PaperTable) -> bool:
+    """Return whether a record has a paper's model, data, tokenizer and protocol."""
     return (
         record["size"] == paper.size
         and record["block_size"] == paper.training_length(record["pe"])
@@ -64,32 +113,130 @@ def _same_setting(record: dict, paper: PaperTable) -> bool:
     )
 
 
-def _absolute_cell(column: Column, paper: PaperTable, context: int, marks: Marks) -> str:
-    value, theirs = column.mean(context), paper.value(column.pe, context)
-    ours = format_number(value)
-    if paper.marks:  # the paper's table has deviations
-        ours = mean_and_deviation(column.values(context))
-    ratio = _ratio(value, theirs)
-    difference = f", {ratio - 1:+.1%}" if ratio else ""
-    ours = marked(ours, marks.get((column.label, context), ""))
-    return _with_paper(ours, f"{paper.printed(column.pe, context)}{difference}")
-
-
-def _relative_cell(column: Column, paper: PaperTable, context: int, marks: Marks) -> str:
-    base = paper.trained_at or paper.contexts()[0]
-    length, first = (
-        n * column.trained_at / paper.training_length(column.pe) for n in (context, base)
-    )
-    ours = format_number(_ratio(column.mean(length), column.mean(first)))
-    theirs = _ratio(paper.value(column.pe, context), paper.value(column.pe, base))
-    printed = marked(format_number(theirs), paper.mark(column.pe, context))
-    return _with_paper(marked(ours, marks.get((column.label, length), "")), printed)
-
-
-def _with_paper(ours: str, theirs: str) -> str:
-    """Return our number and the paper's; a dash if there is neither."""
-    return MISSING if ours == theirs == MISSING else f"{ours} ({theirs})"
+def _cell(column: Column, paper: PaperTable, marks: Marks, context: int, base: int | None) -> str:
+    """Return our number, and the paper's in parentheses; base: context of a divisor."""
+    pe, scale = column.pe, column.trained_at / paper.training_length(column.pe)
+    value, theirs = column.mean(context * scale), paper.value(pe, context)
+    if base:
+        ours = format_number(_ratio(value, column.mean(base * scale)))
+        printed = format_number(_ratio(theirs, paper.value(pe, base)))
+        printed = marked(printed, paper.mark(pe, context))
+    else:
+        ours, printed = mean_and_deviation(column.values(context)), paper.printed(pe, context)
+        if ratio := _ratio(value, theirs):
+            printed += f", {ratio - 1:+.1%}"
+    ours = marked(ours, marks.get((column.label, context * scale), ""))
+    return MISSING if ours == printed == MISSING else f"{ours} ({printed})"
 
 
 def _ratio(value: float | None, base: float | None) -> float | None:
     return None if value is None or not base else value / base
+
+
+def paper_speeds(
+    benchmark: str, result: dict, printed: PaperStatements
+) -> tuple[Table, str] | None:
+    """Return a table of ratios of speed here and in a paper, with its caption.
+
+    None if no ratio was measured. Ratios whose context a paper does not state, or
+    that was not measured, are next to each measured context.
+    """
+    cells = [["benchmark", "context", "speed of", "relative to", "here", "paper", "at context"]]
+    columns = {column.pe: column for column in speed_columns(result)}
+    measured = [int(context) for context in result["contexts"]]
+    for name, printed_at, pe, other, value in printed.speed_ratios():
+        has_both = name == benchmark and {pe, other} <= {*columns}
+        for context in [printed_at] if printed_at in measured else measured:
+            pair = (columns[pe], columns[other]) if has_both else None
+            ratio = pair and compare(pair, (context, context), MEASURES["speed"])
+            if isinstance(ratio, Interval):
+                at = f"{printed_at:,}" if printed_at else MISSING
+                shown = printed_interval(ratio), f"{value:.3f}", at
+                cells.append([name, f"{context:,}", pe, other, *shown])
+    if len(cells) == 1:
+        return None
+    return Table(cells), (
+        f"Ratios of speed here ({result['model']} model, {result['device']}) with 95% intervals "
+        f"over rounds, and in {printed.source} (on GPUs)."
+    )
+
+
+def training_length_table(
+    columns: list[Column], speeds: list[dict], printed: PaperStatements | None
+) -> tuple[Table, str] | None:
+    """Return a table of runs of different training length, with its caption.
+
+    None if columns hold no pair of a claim. printed: the paper's differences.
+    """
+    rows = [
+        _training_length_row(claim, pair, printed)
+        for claim in load()["shorter_training"]
+        for pair in find_pairs(claim, columns, speeds)
+    ]
+    if not rows:
+        return None
+    header = ["quantity", "run", "", "baseline", "", "difference", "95% interval", "paper"]
+    return Table([header, *rows]), (
+        "Runs are named with their training length. The interval of a difference in perplexity is "
+        "that of the ratio times the baseline's perplexity. Memory and time: one training step "
+        "(bench.py train), geometric means, with an interval over rounds."
+    )
+
+
+def _training_length_row(claim: Claim, pair: Pair, printed: PaperStatements | None) -> list[str]:
+    quantity = claim.quantity
+    digits = 1 if quantity in BENCHED else 2
+    values = [_value(quantity, *each) for each in zip(pair.measured, pair.lengths, strict=True)]
+    runs = []
+    for run, value in zip(pair.runs, values, strict=True):
+        runs += [f"{run.pe}, {run.trained_at:,}", f"{value:,.{digits}f}"]
+
+    def show(factor: float) -> str:
+        change = factor - 1
+        return f"{change:+.1%}" if quantity in BENCHED else f"{values[1] * change:+.2f}"
+
+    ratio, change, spread = pair.ratio, MISSING, MISSING
+    if isinstance(ratio, Interval):
+        change = show(ratio.estimate)
+        if quantity != "memory" and ratio.low is not None and ratio.high is not None:
+            spread = f"{show(ratio.low)} to {show(ratio.high)}"
+    lengths = claim.trained_at, claim.other_trained_at
+    names = quantity.partition(" ")[0], claim.encoding, claim.others[0]
+    is_stated = printed and printed.metric == TRAINING_LENGTHS
+    paper = printed.difference(*names, lengths) if printed and is_stated else None
+    name = UNITS.get(quantity, f"perplexity at {pair.lengths[1]:,}")
+    return [name, *runs, change, spread, paper or MISSING]
+
+
+def _value(quantity: str, column: Column, length: int) -> float:
+    """Return a perplexity, megabytes, or the microseconds per token."""
+    if quantity == "perplexity":
+        return statistics.mean(column.values(length))
+    entry = column.records[0]["lengths"][str(length)]
+    if quantity == "memory":
+        return entry["memory"] / 1e6
+    return 1e6 * math.exp(statistics.mean(log_seconds_per_token(entry)))
+
+
+def generalization_table(
+    records: list[dict], printed: dict[tuple[str, str], dict[str, float]]
+) -> Table:
+    """Return a table of results on other data, ours and the paper's, by model.
+
+    Of several columns of a model the first counts. records: see
+    accuracy_and_perplexity; printed: {(size, encoding): {column: value}}.
+    """
+    numbers = {}  # name of a column -> {model: value}
+    for measure, group in accuracy_and_perplexity(records).items():
+        numbers[measure] = {
+            (column.records[0]["size"], column.pe): column.mean(column.trained_at)
+            for column in make_columns(group, "value")[::-1]
+        }
+        for name, key in PAPER_COLUMNS.get(measure, {}).items():
+            numbers[name] = {model: values[key] for model, values in printed.items()}
+    cells = [["size", "encoding", *numbers]]
+    models = {(record["size"], record["pe"]) for record in records}
+    for model in sorted(models, key=lambda model: (model[0], sort_key(model[1]))):
+        values = [by_model.get(model) for by_model in numbers.values()]
+        cells.append([*model, *map(format_number, values)])
+    return Table(cells)

@@ -28,31 +28,26 @@ def write_verdicts(folder, *rows, **changes):
         writer.writerows(made)
 
 
-def rows_of(page):
-    """Return {(section, where, claim): [verdict]}."""
-    rows, section = {}, ""
-    for line in page.splitlines():
-        if line.startswith("## "):
-            section = line[3:]
-        elif line.startswith("| "):
-            where, claim, *cells = line[2:-2].split(" | ")
-            rows[section.partition(" (")[0], where, claim] = cells
-    return rows
+def cell_of(folder, key="growth 1"):
+    """Return the cell with the verdicts on a claim of section 5.1 of CABLE."""
+    report.main(["--index", str(folder), "--out_dir", str(folder)])
+    start = f"| section 5.1 | {KNOWN[key].claim} | "
+    lines = (folder / "claims.md").read_text().splitlines()
+    (cell,) = [line.removeprefix(start) for line in lines if line.startswith(start)]
+    return cell.removesuffix(" |")
 
 
 def test_verdicts_of_several_reports_are_in_the_row_of_their_claim(tmp_path):
     """At 15x instead of 16x, and of another model: the claim is the same."""
-    growth = ("growth 1", "", "tiny, trained with 1,024 tokens: at 15x", "section 5.1")
+    growth = ("growth 1", "", "cable: at 15x", "section 5.1")
     write_verdicts(tmp_path / "small" / "table1", (*GROWTH, "0.982", "holds", SMALL))
     write_verdicts(tmp_path / "full" / "table4", (*growth, "1.1", "fails", "tiny"))
-    report.main(["--index", str(tmp_path), "--out_dir", str(tmp_path)])
-    page = (tmp_path / "claims.md").read_text()
-    assert rows_of(page)["CABLE", "section 5.1", KNOWN["growth 1"].claim] == [
+    assert cell_of(tmp_path) == (
         "**fails**: [full/table4](full/table4/perplexity.md)<br>"
         "**holds**: [small/table1](small/table1/perplexity.md)"
-    ]
+    )
     counts = f"1 have verdicts that differ, {len(KNOWN) - 1} are not measured. "
-    assert f"{len(KNOWN)} claims: {counts}" in page
+    assert f"{len(KNOWN)} claims: {counts}" in (tmp_path / "claims.md").read_text()
 
 
 def test_the_verdicts_that_compare_the_most_encodings_count(tmp_path):
@@ -61,9 +56,8 @@ def test_the_verdicts_that_compare_the_most_encodings_count(tmp_path):
         measured = str(max(number, 2))  # the third report has the records of the second
         row = ("lower 1", others, f"lower than {others}", "section 5.1", measured, "holds", SMALL)
         write_verdicts(tmp_path / str(number), row)
-    page = index.claims_page(index.read_verdicts([str(tmp_path)]), tmp_path)
-    cells = rows_of(page)["CABLE", "section 5.1", KNOWN["lower 1"].claim]
-    assert cells[0] == "**holds** against alibi, rope: [1](1/perplexity.md), [4](4/perplexity.md)"
+    links = "[1](1/perplexity.md), [4](4/perplexity.md)"
+    assert cell_of(tmp_path, "lower 1") == f"**holds** against alibi, rope: {links}"
 
 
 def test_one_seed_counts_only_if_several_seeds_do_not_agree(tmp_path):
@@ -73,10 +67,8 @@ def test_one_seed_counts_only_if_several_seeds_do_not_agree(tmp_path):
         ("c", "1.1 (1.0 to 1.2; one seed)", "fails"),
     ):
         write_verdicts(tmp_path / name, (*GROWTH, measured, outcome, SMALL))
-    page = index.claims_page(index.read_verdicts([str(tmp_path)]), tmp_path)
-    (cell,) = rows_of(page)["CABLE", "section 5.1", KNOWN["growth 1"].claim]
     texts = ("**holds**: [b](b/perplexity.md)", "**fails** (one seed): [c](c/perplexity.md)")
-    assert cell == "<br>".join(texts)
+    assert cell_of(tmp_path) == "<br>".join(texts)
 
 
 def test_claims_without_a_verdict_are_counted(tmp_path):
@@ -120,7 +112,6 @@ def test_texts_of_verdicts_are_escaped(tmp_path):
     write_verdicts(
         folder, ("growth 1", "<img src=x> [a](b) `c`", *GROWTH[2:], "0.9", "holds", SMALL)
     )
-    report.main(["--index", str(tmp_path), "--out_dir", str(tmp_path)])
-    page = (tmp_path / "claims.md").read_text()
-    assert r"against \<img src=x> \[a\](b) \`c\`: [" in page
-    assert r"[a\](javascript:x) \|\<b>](a%5D%28javascript%3Ax%29%20%7C%3Cb%3E/" in page
+    cell = cell_of(tmp_path)
+    assert r"against \<img src=x> \[a\](b) \`c\`: [" in cell
+    assert r"[a\](javascript:x) \|\<b>](a%5D%28javascript%3Ax%29%20%7C%3Cb%3E/" in cell

@@ -142,13 +142,14 @@ def test_comparison_with_a_paper_in_its_setting_has_differences():
     printed = paper.load("cable_table1_wikitext-103_tiny")
     records = [
         record("cable", {512: 33.0, 1024: 19.0}, block_size=1024) | SAME_SETTING,
-        record("t5-clip", {1024: 25.5}, block_size=1024) | SAME_SETTING,
+        record("t5-clip", {1024: 25.1}, seed=1, block_size=1024) | SAME_SETTING,
     ]
-    table, _ = paper_tables.paper_comparison(columns_of(records), printed)
+    second_seed = record("t5-clip", {1024: 25.9}, seed=2, block_size=1024) | SAME_SETTING
+    table, _ = paper_tables.paper_comparison(columns_of([*records, second_seed]), printed)
     assert [row[:4] for row in table.cells] == [
         ["encoding", "512", "1,024", "2,048"],
         ["cable", "33.00 (23.70, +39.2%)", "19.00 (22.32, -14.9%)", "— (21.48)"],
-        ["t5-clip", "— (25.06)", "25.50 (23.60, +8.1%)", "— (27.64)"],
+        ["t5-clip", "— (25.06)", "25.50 ± 0.57 (23.60, +8.1%)", "— (27.64)"],
     ]
     for other in ("dataset", "tokenizer", "size"):
         changed = {"data": SAME_SETTING["data"] | {other: "bytes"}}

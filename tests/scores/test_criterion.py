@@ -8,7 +8,7 @@ import pytest
 from score_examples import example
 
 from evaluation import intervals
-from reporting.claims.verdicts import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
+from reporting.claims.claim import FAILS, HOLDS, NOT_MEASURED, UNDECIDED
 from scores import criterion, score_file
 
 CABLE = example("cable", loss=1.5, gained=0.002)
