@@ -493,11 +493,7 @@ def expand_columns(x: Tensor, *shape: int) -> Tensor:
 def _columns(
     u: Tensor, w: Tensor | None, dtype: torch.dtype, parts: int
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return pairs of columns in `dtype` whose products add up to u * w.
-
-    Gradients flow through the leading parts alone, whose partners add up to the
-    other factor.
-    """
+    """Return pairs of columns in `dtype` whose products add up to u * w."""
     u_parts = _split(u, dtype, parts)
     if w is None:
         ones = u.new_ones((), dtype=dtype)

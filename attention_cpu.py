@@ -62,12 +62,10 @@ def batched_products(
     return y.view(v.shape)
 
 
+# q, k (N, T, D), v (N, T, E), u, w (N, T, R) -> (N, T, E). An operator, because
+# torch.compile would unroll its loop.
 def _batched_attention(q, k, v, u, w, scale, causal, gradients, bias_learns):
-    """Return softmax(q k^T * scale + u w^T) v, and weights for backward.
-
-    q, k (N, T, D), v (N, T, E), u, w (N, T, R) -> (N, T, E) and all blocks'
-    weights, empty without gradients. torch.compile would unroll the loop.
-    """
+    """Return softmax(q k^T * scale + u w^T) v and all blocks' weights, for backward."""
     y, saved = _batched_attention_fake(q, k, v, u, w, scale, causal, gradients, bias_learns)
     with torch.autocast("cpu", enabled=False):
         left = torch.cat([q.to(u.dtype) * scale, u], -1)

@@ -157,12 +157,16 @@ def interleave(
     return {name: rounds[1:] for name, rounds in seconds.items()}
 
 
-def make_speeds(name: str, tokens: int, seconds: dict[str, list[float]]) -> dict:
-    """Return the speed of one case, from the seconds of all cases measured together.
+def make_entry(
+    name: str, case: BenchmarkCase, seconds: dict[str, list[float]], peak: float | None
+) -> dict:
+    """Return the numbers of one case, from the seconds of all measured together.
 
     "others" has the seconds of the cases that it is compared with, "ratios" its
-    speed over theirs, the median over rounds.
+    speed over theirs, the median over rounds. peak: FLOP/s of the device, None
+    if unknown.
     """
+    rate = case.tokens / statistics.median(seconds[name])
     pe = name.removesuffix(" triton")
     plain = "sdpa" if "sdpa" in seconds else "rope"
     compared = {key: key for key in (*BASELINES, "sdpa")}
@@ -172,19 +176,12 @@ def make_speeds(name: str, tokens: int, seconds: dict[str, list[float]]) -> dict
     return {
         "seconds": seconds[name],
         "others": others,
-        "tokens": tokens,
-        "tokens_per_second": tokens / statistics.median(seconds[name]),
+        "tokens": case.tokens,
+        "tokens_per_second": rate,
         "ratios": {
             key: statistics.median(b / a for a, b in zip(seconds[name], other, strict=True))
             for key, other in others.items()
         },
+        "mfu": rate * case.flops / peak if peak and case.flops else None,
+        **case.measure(),
     }
-
-
-def make_entry(
-    name: str, case: BenchmarkCase, seconds: dict[str, list[float]], peak: float | None
-) -> dict:
-    """Return all numbers of one case; peak: FLOP/s of the device, None if unknown."""
-    entry = make_speeds(name, case.tokens, seconds)
-    flops = entry["tokens_per_second"] * case.flops if case.flops else None
-    return {**entry, "mfu": flops / peak if peak and flops else None, **case.measure()}

@@ -14,7 +14,7 @@ import torch
 import bench
 import model
 from benchmarking import cases, comparison
-from benchmarking.setting import BenchmarkCase, Setting, make_speeds
+from benchmarking.setting import BenchmarkCase, Setting, make_entry
 from errors import InputError
 from evaluation.record_schema import COMPARISON, SPEED
 from model import GPT, GPTConfig
@@ -119,7 +119,7 @@ def test_seconds_and_ratios_with_a_simulated_clock(monkeypatch):
     assert calls == ["prepare a", "a", "prepare b", "b"] * 4
     assert seconds == {"a": [4, 2, 1], "b": [4, 8, 6]}
     case = BenchmarkCase(None, 12, lambda: {"memory": 7}, flops=100)
-    assert bench.make_entry(
+    assert make_entry(
         "a", case, {"a": [4, 2, 1], "rope": [4, 8, 6], "a dense": [1, 1, 9]}, peak=1e4
     ) == {
         "seconds": [4, 2, 1],
@@ -226,7 +226,7 @@ def test_triton_and_backends_are_compared_with_their_counterparts():
         ("a", training, {"rope": 1 / 3, "flash": 0.5, "cudnn": 2}),
         ("a", attention, {"rope": 1 / 3, "sdpa": 1 / 6, "flash": 3}),
     ):
-        assert make_speeds(name, 12, rounds)["ratios"] == ratios
+        assert make_entry(name, BenchmarkCase(None, 12), rounds, None)["ratios"] == ratios
 
 
 def test_training_measures_triton_instead_of_the_dense_path(monkeypatch, tmp_path):

@@ -92,15 +92,12 @@ def _piece_range(
     kind: tl.constexpr, table, pieces, num_distances, g, g_t, t, T, i, j,
     M: tl.constexpr, N: tl.constexpr, NUM_PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Return the first and the last piece that a tile needs.
-
-    t, i: index and position of the tile's first query. j: position of its first
-    key. The tile's corners have the extremes of g x.
-    """
+    """Return the first and the last piece of a tile from query t, at i, and key j on."""
     if kind != PIECEWISE_LINEAR:
         return 0, 0
     near = tl.maximum(i - j - N + 1, 0)
     far = tl.maximum(i - j + M - 1, 0)
+    # The tile's corners have the extremes of g x.
     smallest_x = tl.load(table + tl.minimum(near, num_distances - 1))
     largest_x = tl.load(table + tl.minimum(far, num_distances - 1))
     smallest = smallest_x * tl.load(g + tl.minimum(t + M, T) * g_t - g_t)
@@ -184,10 +181,7 @@ def _load_vector(x, indices, count, stride, used: tl.constexpr, all_inside: tl.c
 
 @triton.jit
 def _partial_sums(x, M: tl.constexpr, N: tl.constexpr):
-    """Return the sums over the columns n of (M, N) with equal n % 8: (M, 8).
-
-    One thread has all columns of such a sum, in the layout of matrix products.
-    """
+    """Return (M, 8), sums over n with equal n % 8: one thread has all their columns."""
     return tl.sum(tl.reshape(x, (M, N // 8, 8)), 1)
 
 
