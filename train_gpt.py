@@ -158,11 +158,13 @@ class Trainer:
                 elif not has_printed and (seconds := time.perf_counter() - start) > SILENT_SECONDS:
                     self.print_line(f"steps so far: {self.step - first_step} in {seconds:.0f} s")
                     has_printed = True
+                if is_stopped:  # the sender may not wait for a validation
+                    self.save_checkpoint()
                 if is_last or self.step % config.val_every == 0:
                     self.validate()
                 if config.sample_every and self.step % config.sample_every == 0:
                     self.processes.run_on_all_ranks(self.sample)
-                if should_save:
+                if should_save and not is_stopped:
                     self.save_checkpoint()
                 bar.update()
         if is_stopped and not is_last:

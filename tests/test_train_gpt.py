@@ -94,11 +94,19 @@ def test_grad_clip_0_does_not_clip(train):
     assert digest(weights_of(unclipped)) == digest(weights_of(large))
 
 
-def test_signal_does_not_prevent_a_validation_that_is_due(train, monkeypatch):
+def test_signal_saves_before_a_validation_that_is_due(train, monkeypatch):
+    """The sender, such as Slurm, may kill the process during the validation."""
+    saved, validate = [], train_gpt.Trainer.validate
+
+    def validate_later(trainer):
+        saved.extend(path.name for path in trainer.run.folder.glob("*.pt"))
+        validate(trainer)
+
     monkeypatch.setattr("runtime.distributed.Processes.any", lambda self, received: True)
+    monkeypatch.setattr(train_gpt.Trainer, "validate", validate_later)
     run = train("run", "--val_every", 1)
     lines = [f"{record['kind']} {record['step']}" for record in log_of(run)]
-    assert lines == ["start 0", "train 1", "val 1"]
+    assert lines == ["start 0", "train 1", "val 1"] and saved == ["checkpoint_0000001.pt"]
 
 
 @pytest.mark.parametrize(
