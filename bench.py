@@ -235,7 +235,8 @@ def print_fastest_paths(cases: dict[str, BenchmarkCase], entries: dict, label: s
             paths.setdefault(key.partition(" ")[0], {})[key] = case.path
     for pe, names in paths.items():
         key = max(names, key=lambda key: entries[key]["tokens_per_second"])
-        print(f"{label}: for {pe} pass --attention {names[key]}, error {entries[key]['error']:.1g}")
+        path = names[key].replace("batched", "auto")  # which a CPU takes by itself
+        print(f"{label}: for {pe} pass --attention {path}, error {entries[key]['error']:.1g}")
 
 
 def compare(config: Config, setting: Setting, result: dict) -> Iterator[dict]:

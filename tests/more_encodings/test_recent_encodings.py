@@ -27,8 +27,10 @@ from numpy.testing import assert_allclose
 from torch import nn
 
 import attention
+from check_encoding import run_check
 from errors import InputError
-from posenc import Encoding
+from more_encodings.rotations import CARoPE
+from posenc import ENCODINGS, Encoding
 
 
 def rotated_product(q, k, angle):
@@ -49,6 +51,61 @@ def test_carope_matches_formula():
         return rotated_product(q[:, :, i], k[:, :, j], angle)
 
     check_pairs(logits, logit)
+
+
+class WrongSign(CARoPE):
+    names = ()
+
+    def steps(self, x):
+        return -super().steps(x)
+
+
+class OffByOne(CARoPE):
+    names = ()
+
+    def features(self, x, pos, previous=None):
+        (angles,), _ = super().features(x, pos, previous)
+        angles = angles - self.steps(x).movedim(1, 2)  # without the token itself
+        return (angles,), (angles,)
+
+
+class WrongExponent(CARoPE):
+    names = ()
+
+    def steps(self, x):
+        return super().steps(x).sqrt()
+
+
+class Detached(CARoPE):
+    names = ()
+
+    def features(self, x, pos, previous=None):
+        (angles,), _ = super().features(x, pos, previous)
+        return (angles.detach(),), (angles.detach(),)
+
+
+class NoPrevious(CARoPE):
+    names = ()
+
+    def features(self, x, pos, previous=None):
+        return super().features(x, pos)
+
+
+@pytest.mark.parametrize("wrong", [WrongSign, OffByOne, WrongExponent])
+def test_formula_fails_for_a_wrong_sum(wrong, monkeypatch):
+    monkeypatch.setattr(wrong, "names", ("carope",))
+    monkeypatch.setitem(ENCODINGS, "carope", wrong)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        test_carope_matches_formula()
+
+
+@pytest.mark.parametrize(
+    "check, wrong", [("gradients", Detached), ("continued features", NoPrevious)]
+)
+def test_checks_fail_for_a_wrong_state(check, wrong, monkeypatch):
+    assert run_check(check, "carope").status == "ok"
+    monkeypatch.setitem(ENCODINGS, "carope", wrong)
+    assert run_check(check, "carope").status == "failed"
 
 
 def test_selective_rope_matches_formula():
