@@ -41,6 +41,8 @@ SIZES = {  # n_layer, n_head, n_embd
     "large": (36, 20, 1280),
     "xl": (48, 25, 1600),
 }
+COUNTS = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
+COUNTS += ("n_kv_head", "head_dim", "n_inner")
 CUSTOM = "custom"  # the size of a shape that is not in SIZES
 FROM_SIZE: Any = None  # default of integers that `size` determines
 FROM_BLOCK: Any = None  # default of what `block` and the shape determine
@@ -137,19 +139,24 @@ class GPTConfig:
                 setattr(self, name, value)
 
     def _shape_problems(self) -> list[str]:
-        """Return one line for each setting that does not fit the others."""
-        problems = []
+        """Return one line for each setting that is out of range."""
+        numbers = {name: getattr(self, name) for name in COUNTS}
+        problems = [
+            f"{name} is {value}: it must be at least 1"
+            for name, value in numbers.items()
+            if value is not None and value < 1
+        ]
         if self.block not in BLOCKS:
             problems.append(f"unknown block '{self.block}': use one of {' '.join(BLOCKS)}")
         if self.attn_scale is not None and self.attn_scale <= 0:
             problems.append(f"attn_scale is {self.attn_scale}: use a number above 0, or null")
-        if self.head_dim is None and self.n_embd % (2 * self.n_head):
+        if self.head_dim is None and self.n_head > 0 and self.n_embd % (2 * self.n_head):
             problems.append(
                 f"n_embd {self.n_embd} gives each of {self.n_head} heads "
                 f"{self.n_embd / self.n_head:g} columns, which must be an even number: "
                 f"use a multiple of {2 * self.n_head} as n_embd"
             )
-        if self.n_kv_head and self.n_head % self.n_kv_head:
+        if self.n_kv_head and self.n_head > 0 and self.n_head % self.n_kv_head:
             problems.append(
                 f"n_kv_head is {self.n_kv_head}: it must divide the {self.n_head} heads equally"
             )

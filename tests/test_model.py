@@ -270,6 +270,13 @@ def test_sizes_match_gpt2(size, millions):
     assert abs(model.parameter_count() / 1e6 - millions) < 0.1
 
 
+def test_numbers_below_one_are_refused():
+    with pytest.raises(InputError) as error:
+        GPTConfig(n_head=0, n_layer=-1, n_inner=0)
+    lines = [f"{name} is {n}: it must be" for name, n in (("n_layer", -1), ("n_head", 0))]
+    assert all(line in str(error.value) for line in [*lines, "n_inner is 0: it must be"])
+
+
 def test_attn_scale():
     model, tokens = make_model("nope"), torch.randint(V, (1, 9))
     same = make_model("nope", attn_scale=8**-0.5)  # the default, 1 / sqrt(D)

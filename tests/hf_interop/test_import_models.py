@@ -188,6 +188,7 @@ def test_every_program_reads_the_run(imported, data, tmp_path, capsys):
         ({"model_type": "gemma3"}, "is a model of type gemma3: use one of gpt2, llama, mistral,"),
         ({"hidden_act": "gelu"}, "has hidden_act gelu, but only silu is supported"),
         ({"hidden_size": "a"}, "has a wrong config.json (Validation error for field"),
+        ({"num_key_value_heads": 0}, "n_kv_head is 0: it must be at least 1"),
         ({"num_hidden_layers": 5}, "lacks weights (layers.4.input_layernorm.weight, layers.4.mlp"),
         ({"intermediate_size": 95}, "do not fit its settings"),
         ({"num_hidden_layers": 3}, "has unknown weights (layers.3."),
