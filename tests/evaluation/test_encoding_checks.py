@@ -38,6 +38,11 @@ def test_other_biases_on_some_heads(pe):
         assert result.status != "failed", result
 
 
+@pytest.mark.parametrize("pe, status", [("window:w=20", "not applicable"), ("window:w=9", "ok")])
+def test_order_of_tokens_within_a_window(pe, status):
+    assert run_check("order", pe).status == status
+
+
 def test_order_fails_without_an_encoding(monkeypatch):
     """The last logits of one layer without an encoding depend on the set of tokens only."""
     monkeypatch.setattr(model_checks, "WITHOUT_ORDER", ())
@@ -106,6 +111,9 @@ WRONG_CODE = """
 # gradients
     def bias(self, q_features, k_features, h):
         return -self.r.detach()[h] * (k_features[0] - q_features[0]).abs()
+# gradients
+    def bias(self, q_features, k_features, h):
+        return -self.r[h].round() * (k_features[0] - q_features[0]).abs()
 # gradients
     def __init__(self, heads, channels, block_size):
         super().__init__(heads, channels, block_size)
