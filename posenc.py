@@ -71,6 +71,7 @@ class Encoding(nn.Module):
     names: tuple[str, ...] = ()  # --pe names
     scope = "layer"  # "layer": one instance per layer; "model": one instance for all layers
     max_context: int | None = None  # longest supported sequence in tokens; None: no limit
+    is_elementwise = True  # False: a bias that FlexAttention cannot compile, as of matrix products
     running_features: tuple[int, ...] = ()  # indices of key features that only `rotate` reads
     window_size: int | None = None  # attend only to keys with |d| < window_size; None: to all
     causal = True  # do not attend to later keys; `set_bidirectional` sets it to False
@@ -122,7 +123,7 @@ class Encoding(nn.Module):
 
         Each is (B|1, H|1, T), or (B|1, H|1, T, N) for N numbers each.
 
-        x: (B, T, C) float32 or float64, the layer's normalized input.
+        x: (B, T, C) float32 or float64, the layer's normalized input; pos: (T,) int64.
         previous: key features of the preceding token, each (B|1, H|1, 1), when
         x continues a sequence (KV cache). Add it to cumulative sums
         (`running_sum`). Query features that are equal for all tokens may have T

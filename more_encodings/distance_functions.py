@@ -45,6 +45,7 @@ class FIRE(Encoding):
     """
 
     names = ("fire",)
+    is_elementwise = False
     features = DistanceBias.features
 
     def __init__(self, heads, channels, block_size, *, width: int = 32, threshold: int = 512):

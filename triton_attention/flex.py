@@ -25,6 +25,11 @@ def check(encoding: Encoding) -> None:
             f"the flex attention path cannot compute {type(encoding).__name__}, because it acts on "
             "full rows of logits: use auto or dense"
         )
+    if not all(getattr(part, "is_elementwise", True) for part in encoding.modules()):
+        raise InputError(
+            f"the flex attention path cannot compile the bias of {type(encoding).__name__}, which "
+            "is not elementwise: use auto or dense"
+        )
     # A decorator would import the compiler, which takes seconds.
     torch.compiler.assume_constant_result(_block_mask)
 

@@ -59,7 +59,7 @@ def make(pe="cable", device=CPU, **settings):
         ("triton", "cable fox alibi fire window:w=9"),
         ("sdpa", "rope nope diet-abs"),
         ("flex", "kerple+cable"),
-        ("dense", "cope"),
+        ("dense", "cope fire+t5 fire:heads=1+t5"),
         ("triton_sdpa_sdpa_flex", "window:w=9@1_rope@2_kerple+cable@1"),
     ],
 )
@@ -91,7 +91,10 @@ def test_deterministic_trainings_and_named_paths():
     model, config = make(device=GPU, attention="dense")
     assert attention.join_names(model.attention_paths) == model.config.attention == "dense"
     assert not attention_path.is_checked(config, GPU)
-    _, config = make("fire", GPU, attention="flex")  # which its compiler refuses
+    with pytest.raises(InputError, match="cannot compile the bias of FIRE"):
+        make("fire", GPU, attention="flex")
+    assert make("fire", GPU, objective="mlm")[0].config.attention == "dense"
+    _, config = make("kerple", GPU, attention="flex")
     assert attention_path.is_checked(config, GPU)
 
 
