@@ -115,8 +115,7 @@ def load_checkpoint(
     """Return the content of a run's newest checkpoint, or of a checkpoint file.
 
     Its "sha256" is that of the loaded bytes. The tensors are mapped into
-    memory:
-    reading the settings alone takes none.
+    memory: reading the settings alone takes none.
 
     causal: True accepts decoders only, False encoders only, None both.
     check_plugins: require the run's plugins. Raises InputError if there is no
