@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli, plugins
-from runtime.checkpoints import load_checkpoint, load_model
+from runtime.checkpoints import load_checkpoint, load_model, training_settings
 from runtime.files import atomic_folder, run_folder_of, set_default_permissions
 
 import torch
@@ -151,6 +151,11 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
         settings["max_position_embeddings"] = trained.max_context
     if plugin := plugins.recorded(config.encodings):
         settings["plugin"] = plugin  # the exported files differ from these in their imports
+    settings["training"] = {  # recorded when the encoder is evaluated
+        "settings": training_settings(checkpoint),
+        "training_text": checkpoint["data"]["sha256"],
+        "step": checkpoint["step"],
+    }
     settings["auto_map"] = exported_code.auto_map(AUTO_CLASSES[config.causal])
     model_class = modeling.PosencForCausalLM if config.causal else modeling.PosencForMaskedLM
     model = model_class(modeling.PosencConfig(**settings))

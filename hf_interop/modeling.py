@@ -52,8 +52,8 @@ torch.set_flush_denormal(True)
 class PosencConfig(PreTrainedConfig):
     """The fields of GPTConfig, stored in config.json.
 
-    export_hf.py adds max_position_embeddings of limited encodings and plugin
-    (file name -> SHA-256). Saving adds weights_sha256 (as plugin).
+    export_hf.py adds training, max_position_embeddings of limited encodings and
+    plugin (file name -> SHA-256). Saving adds weights_sha256 (as plugin).
     """
 
     model_type = "posenc-gpt"

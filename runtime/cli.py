@@ -46,7 +46,6 @@ SYNONYMS = {
     "gradient_accumulation_steps": ("tokens_per_step", "micro_batch"),
     "learning_rate": ("lr",),
     "max_iters": ("steps",),
-    "pe": ("encodings",),
     "precision": ("dtype",),
     "seq_len": ("block_size", "lengths"),
 }

@@ -119,9 +119,9 @@ def test_paths_on_a_gpu():
     }
     assert named == {
         "cable": ["", " dense", " flash", " cudnn", " triton", " flex"],
-        "fire": ["", " triton", " flex"],
+        "fire": ["", " triton"],
         "nope": ["", " flash", " cudnn", " triton"],
-        "fire+cable": ["", " flex"],
+        "fire+cable": [""],
     }
 
 

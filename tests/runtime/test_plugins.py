@@ -224,7 +224,6 @@ def test_nothing_in_a_run_is_executed_without_the_flag(
         (eval_hellaswag.main, copy, "--source", scenes, *cpu),
         (sample.main, copy, *cpu),
         (plot.main, "biases", copy),
-        (bench.main, "attention", "--run", copy, *cpu),
         (export_hf.main, copy, "--out_dir", tmp_path / "exported"),
         (train_gpt.main, *train_flags(data_dir, copy, "--resume")),
         (train_gpt.main, *TINY, "--data", data_dir, "--init_from", copy)
