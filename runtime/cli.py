@@ -71,8 +71,7 @@ def parse(
     sys.argv. positional: (name, help) of the field for words without a flag.
     inherit: function of all values and of the names in files and flags; returns
     settings that replace defaults. Raises InputError for all unknown names,
-    then
-    for all invalid values (`convert`).
+    then for all invalid values (`convert`).
     """
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     argv = sys.argv[1:] if argv is None else argv
@@ -317,8 +316,8 @@ def run(main) -> None:
 
     InputError, an exception in a plugin, an unusable file, too little memory, a
     missing package: one line per problem, status 2. Ctrl-C: status 130. A
-    closed
-    pipe, as of `| head`: status 1. Other exceptions are bugs: a traceback.
+    closed pipe, as of `| head`: status 1. Other exceptions are bugs: a
+    traceback.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # texts on a console without UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")

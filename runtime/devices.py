@@ -57,9 +57,8 @@ def select_device(
     Also configures the backends. device: auto, cpu, cuda or cuda:N. dtype: auto
     or a key of DTYPES; weights stay float32. auto is bfloat16 in hardware
     (emulation is up to hundreds of times slower), else float16 on a GPU,
-    float32
-    on a CPU. local_rank: the GPU, with several processes. Raises InputError for
-    a device that does not exist.
+    float32 on a CPU. local_rank: the GPU, with several processes. Raises
+    InputError for a device that does not exist.
     """
     selected = _parse_device(device)
     if selected.type == "cuda" and local_rank is not None:

@@ -90,8 +90,7 @@ def process_group():
     """Join the process group for the block; print on rank 0 only.
 
     Yields `Processes`; without torchrun there is no group. Raises InputError
-    for
-    too few GPUs, and on all other ranks if one ends, fails or hangs.
+    for too few GPUs, and on all other ranks if one ends, fails or hangs.
     """
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield Processes()

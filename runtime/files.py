@@ -207,10 +207,8 @@ def read_json_values(path: str | Path, remedy: str, schema=None) -> dict[str, An
     """Return the JSON value in a file, or those in the lines of a .jsonl file.
 
     Keys: the path or, of a line, "PATH, line N". PATH.jsonl:NAME selects the
-    run
-    NAME; in scores, the encoding. A corrupt line is None. schema: of each
-    value.
-    Raises InputError as read_json does, and if there is no such line.
+    run NAME; in scores, the encoding. A corrupt line is None. schema: of each
+    value. Raises InputError as read_json does, and if there is no such line.
     """
     file, separator, name = str(path).partition(".jsonl:")
     if separator:

@@ -212,8 +212,7 @@ class Run:
         """Write a checkpoint, then remove all but the newest `keep`.
 
         checkpoint: CONTENT without format, config and data. Raises InputError
-        if
-        it cannot be written; the earlier checkpoints then stay.
+        if it cannot be written; the earlier checkpoints then stay.
         """
         if not self.is_writer:
             return
