@@ -8,7 +8,9 @@
 """
 
 from collections import deque
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -194,7 +196,7 @@ def micro_batches(
             yield chunk, *windows.batch(chunk, seed), state
 
 
-def prefetch(batches, device: torch.device, depth: int = 2):
+def prefetch(batches, device: torch.device, depth: int = 2) -> Generator[list[Any], None, None]:
     """Yield `batches` with tensors on `device`, read `depth` ahead by a thread."""
 
     def read_next():
