@@ -237,6 +237,9 @@ def draw_lines(
     all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
     for axes, (y_label, lines) in zip(all_axes, panels, strict=True):
         axes.set(xscale=x_scale, yscale=y_scale)
+        places = {x for line in lines for x, _ in line.points}.union(trained_at)
+        if x_scale == "log" and len(places) == 1:  # Matplotlib would divide by zero
+            axes.set_xlim(min(places) / 2, 2 * max(places))
         if level is not None:
             axes.axhline(level, **DOTTED)
         for length in trained_at:

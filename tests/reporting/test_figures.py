@@ -120,6 +120,11 @@ def test_lines_have_the_deviation_over_seeds(drawn, tmp_path):
     plot([record("cable", {256: math.inf})], tmp_path / "plot.png", close_up=True)  # no line
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_single_length_has_an_axis(tmp_path):
+    plot([record("cable", {256: 4.0}), record("rope", {256: 5.0})], tmp_path / "plot.png")
+
+
 def test_error_bars_of_a_scatter_plot_end_at_its_limits(tmp_path):
     interval = Interval(3.0, -1.0, 9.0)
     assert figures.error_bar(interval, 3.0) == (3.0, 6.0)
