@@ -219,6 +219,8 @@ def _check_content(path: Path, checkpoint) -> None:
     """Raise InputError unless train_gpt.py wrote the content of a file."""
     if not isinstance(checkpoint, dict) or checkpoint.get("format") != FORMAT:
         raise _foreign(path, f"its format is not {FORMAT}")
+    if isinstance(checkpoint.get("gpt"), dict):  # of older checkpoints; changed no result
+        checkpoint["gpt"].pop("skip_tolerance", None)
     if problem := find_mismatch(checkpoint, TYPE):
         raise _foreign(path, problem)
     if (written := checkpoint["step"]) != named_step(path, default=written):
