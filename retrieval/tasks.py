@@ -113,7 +113,8 @@ def _read_folder(folder: Path, split: str, remedy: str) -> tuple[dict, None]:
         path = folder / name
         with hub.input_errors(str(path), remedy, is_local=True):
             for row, values in text_sources.read_file(path, columns):
-                yield f"{path}, line {row + 1}", values
+                if values.get("line") != "":
+                    yield f"{path}, line {row + 1}", values
 
     lines = [(where, row["line"].split("\t")) for where, row in read(f"qrels/{split}.tsv", "line")]
     qrels = [(where, dict(zip(lines[0][1], row, strict=False))) for where, row in lines[1:]]

@@ -40,6 +40,13 @@ def test_load_a_folder(task):
     assert other.sha256 != loaded.sha256
 
 
+def test_blank_lines_are_no_rows(task):
+    loaded = tasks.load_task(str(task), "test")
+    for name in ("corpus.jsonl", "qrels/test.tsv"):
+        (task / name).write_text((task / name).read_text() + "\n\n")
+    assert tasks.load_task(str(task), "test") == loaded
+
+
 def test_unicode_line_separators_do_not_end_a_row(tmp_path):
     """JSON allows them unescaped in strings."""
     text = "one\u2028two\x85three"
