@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime import cli
-from runtime.files import hash_file
+from runtime.files import hash_file, writing
 
 import numpy as np
 
@@ -159,30 +159,32 @@ def download_shards(config: Config) -> None:
             f"{repository} has no shards *_val_000000.bin, *_train_000001.bin, …: {remedy}"
         )
     meta.content |= {"revision": info.sha, "splits": {}}
-    wanted.sort(key=lambda match: match[0] not in on_disk)  # lists these before any download
+    for match in wanted:
+        if entry := on_disk.get(match[0]):
+            meta.add_shard(match["split"], entry)
     with tokenization.preparing(meta), contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder / ".fetched", ignore_errors=True)
-        for match in wanted:
-            entry = on_disk.get(match[0])
-            if not entry:
-                with hub.input_errors(f"{repository}: {match[0]}", remedy):
-                    downloaded = huggingface_hub.hf_hub_download(
-                        repository,
-                        paths[match[0]],
-                        repo_type="dataset",
-                        revision=info.sha,
-                        local_dir=folder / ".fetched",
-                    )
-                if problems := shards.check_shard(Path(downloaded)):
-                    problem = problems[0].rpartition(": ")[0]
-                    raise InputError(f"{repository}: {problem}: {remedy}")
-                tokens = shards.TokenFile(Path(downloaded))[:]
-                entry = {
-                    "file": match[0],
-                    "documents": int(np.count_nonzero(tokens == GPT2_VOCABULARY - 1)),
-                    "tokens": len(tokens),
-                    "sha256": hash_file(downloaded),
-                }
+        for match in [match for match in wanted if match[0] not in on_disk]:
+            with hub.input_errors(f"{repository}: {match[0]}", remedy):
+                downloaded = huggingface_hub.hf_hub_download(
+                    repository,
+                    paths[match[0]],
+                    repo_type="dataset",
+                    revision=info.sha,
+                    local_dir=folder / ".fetched",
+                )
+            if problems := shards.check_shard(Path(downloaded)):
+                problem = problems[0].rpartition(": ")[0]
+                raise InputError(f"{repository}: {problem}: {remedy}")
+            tokens = shards.TokenFile(Path(downloaded))[:]
+            entry = {
+                "file": match[0],
+                "documents": int(np.count_nonzero(tokens == GPT2_VOCABULARY - 1)),
+                "tokens": len(tokens),
+                "sha256": hash_file(downloaded),
+            }
+            with open(downloaded, "rb") as content, writing(folder / match[0]):
+                os.fsync(content.fileno())  # before meta.json lists it
                 os.replace(downloaded, folder / match[0])
             meta.add_shard(match["split"], entry)
             meta.write()

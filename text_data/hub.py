@@ -192,7 +192,7 @@ def input_errors(name: str, remedy: str, is_local: bool = False):
 
 
 def _find_failure(error: BaseException | None) -> BaseException | None:
-    """Return the first failed request among an error's causes, or None."""
+    """Return the failed request at the root of an error, or None."""
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub import errors
 
