@@ -160,6 +160,8 @@ class Config:
                 problems.append(f"configs/{name}.yaml does not exist: use a file in configs/")
         if self.fixed and self.block_size:
             problems.append("--fixed trains at the block_size of the configs: remove --block_size")
+        if self.paired and not self.block_size:
+            problems.append("--paired needs --block_size: pass one for each encoding")
         if problems:
             raise InputError(*problems)
 
