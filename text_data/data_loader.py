@@ -25,6 +25,7 @@ BATCH_TOKENS = 16_384
 class Windows:
     """Windows of length + 1 tokens, `length` apart, none across two shards.
 
+    A shard's first token and its remainder are never targets, the others once.
     Raises InputError if no window fits.
     """
 
