@@ -36,8 +36,6 @@ from typing import Literal, NamedTuple
 from runtime import cli, plugins
 from runtime.scheduler import Job, Scheduler, is_finished
 
-import yaml
-
 from benchmarking import cost
 from errors import InputError
 from reporting import paper
@@ -51,9 +49,8 @@ NEUTRAL = {"logger", "log_every", "checkpoint_every", "keep_checkpoints", "devic
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
 OTHER_TEXTS = ("openwebtext2", "github")  # of the Sandwich paper, next to arxiv
 HELLASWAG = "scripts/hellaswag_smoke.jsonl"
-LENGTHS = (
-    r"((?! --).)+( --(cache_window|trials|windows) [0-9]+)*"  # of an evaluation, and its flags
-)
+# Lengths of an evaluation, and its flags.
+LENGTHS = r"((?! --).)+( --(cache_window|trials|windows) [0-9]+)*"
 EVALUATIONS = {  # setting: program, and the flag of its lengths
     "perplexity": ("eval_extrapolation.py", "--lengths"),
     "same_targets": ("eval_extrapolation.py", "--lengths"),
@@ -306,10 +303,9 @@ class Experiment:
         flags, own = ["--config", f"configs/{stem}.yaml", "--data", data.folder], []
         parent = self.out
         if not config.fixed:
-            recipe = yaml.safe_load(Path(flags[1]).read_text())
-            recipe = {"block_size": 1024, "micro_batch": 16} | recipe
-            length = block_size // self.scale.divisor or recipe["block_size"]
-            tokens = recipe["micro_batch"] * recipe["block_size"]
+            recipe = cli.parse(settings.Config, flags[:2], None)
+            length = block_size // self.scale.divisor or recipe.block_size
+            tokens = recipe.micro_batch * recipe.block_size
             flags += ["--block_size", str(length), "--micro_batch", str(tokens // length)]
             own += shlex.split(self.format(config.train_flags))
             trained = name if config.scale == "full" else Path(data.folder).name
@@ -385,19 +381,21 @@ class Experiment:
         """Return a command with its fields replaced (see the top)."""
         scale, full = self.config.scale, self.config.scale == "full"
         texts = {name: Text(lambda text, on=scale == name: text if on else "") for name in SCALES}
-        return command.format(
-            **texts,
-            reduced=Text(lambda text: "" if full else text),
-            scaled=Text(self.at_scale),
-            seeds=" ".join(map(str, self.config.seeds)),
-            plugins=shlex.join(self.plugins),
-            shift=Text(lambda text: str(int(text) - int(math.log2(self.scale.divisor)))),
-            window=Text(lambda text: text if full else str(int(text) * 3 // self.scale.divisor)),
-            pes=shlex.join(self.encodings),
-            encodings=",".join(self.encodings),
-            root=self.root,
-            **fields,
-        )
+        fields |= texts | {
+            "reduced": Text(lambda text: "" if full else text),
+            "scaled": Text(self.at_scale),
+            "seeds": " ".join(map(str, self.config.seeds)),
+            "plugins": shlex.join(self.plugins),
+            "shift": Text(lambda text: str(int(text) - int(math.log2(self.scale.divisor)))),
+            "window": Text(lambda text: text if full else str(int(text) * 3 // self.scale.divisor)),
+            "pes": shlex.join(self.encodings),
+            "encodings": ",".join(self.encodings),
+            "root": self.root,
+        }
+        try:
+            return command.format(**fields)
+        except (KeyError, IndexError) as error:
+            raise InputError(f"'{command}' has a wrong field ({error}): see --help") from None
 
     def add_command(self, command, needs, data: Data, runs: list[Job], **fields) -> list[Job]:
         """Add one of --commands, and return what the run's next one needs."""

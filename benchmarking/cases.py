@@ -55,11 +55,11 @@ def train_case(setting: Setting, model: GPT | baselines.OtherNetwork) -> Benchma
         for _ in range(setting.steps):
             train_step(model, optimizer, scaler, batch, setting.dtype, setting.micro_batches)
 
-    def measure():
+    def measure(seconds: float):
         moments = [x for state in optimizer.state.values() for x in state.values()]
         held = weights_of(model) + tensor_bytes(moments)
         memory = held + devices.measure_peak_memory(train, setting.device)
-        return {"memory": memory} | profile_round(train, setting.device)
+        return {"memory": memory} | profile_round(train, setting.device, seconds)
 
     flops = model.flops_per_token(setting.context)
     tokens = batch[0].numel() * setting.steps * setting.micro_batches
@@ -98,7 +98,7 @@ def attention_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         def run():
             return layer.forward_backward(compiled)
 
-        def measure():
+        def measure(seconds: float):
             memory = devices.measure_peak_memory(run, setting.device)
             if path is None:  # another function than the encoding's
                 return {"memory": memory}
@@ -151,7 +151,7 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         next(steps)
         return lambda: collections.deque(steps, maxlen=0)
 
-    def measure():
+    def measure(seconds: float):
         memory = cache_bytes(model, setting.context, setting.device, setting.dtype)
         return {"memory": memory, "weights": weights_of(model)}
 
@@ -185,7 +185,7 @@ def evaluation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         with devices.autocast(setting.device, setting.dtype):
             losses(*batch)
 
-    def measure():
+    def measure(seconds: float):
         return {"memory": weights_of(model) + devices.measure_peak_memory(forward, setting.device)}
 
     flops = model.flops_per_token(setting.context) / 3

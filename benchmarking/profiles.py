@@ -28,14 +28,16 @@ def kernel_group(name: str) -> str:
     return next(matches, OTHER)
 
 
-def profile_round(call: Callable[[], object], device: torch.device) -> dict:
-    """Return the fractions of the time of `call()` by group, and the longest kernels with ms."""
+def profile_round(call: Callable[[], object], device: torch.device, seconds: float) -> dict:
+    """Return the fractions of the time of `call()` by group, and the longest kernels with ms.
+
+    seconds: wall time of a call that is not profiled, which counts on a GPU.
+    """
     is_gpu = device.type == "cuda"
     kind = "CUDA" if is_gpu else "CPU"
-    wall = devices.measure_seconds(call, device)
     with profile(activities=[getattr(ProfilerActivity, kind)]) as profiled:
-        profiled_wall = devices.measure_seconds(call, device)
-    milliseconds = 1000 * (wall if is_gpu else profiled_wall)
+        wall = devices.measure_seconds(call, device)
+    milliseconds = 1000 * (seconds if is_gpu else wall)
     groups = dict.fromkeys((*GROUPS, OTHER), 0.0)
     kernels = []
     for event in profiled.key_averages():

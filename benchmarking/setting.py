@@ -107,8 +107,8 @@ class BenchmarkCase:
     """prepares a round, untimed, and returns the function to time"""
     tokens: int
     """tokens per round"""
-    measure: Callable[[], dict] = dict
-    """returns further fields of the entry, such as memory in bytes"""
+    measure: Callable[[float], dict] | None = None
+    """returns further fields of the entry, such as memory in bytes, from the median of a round"""
     flops: float | None = None
     """FLOPs per token, if defined"""
     path: str | None = None
@@ -166,7 +166,8 @@ def make_entry(
     speed over theirs, the median over rounds. peak: FLOP/s of the device, None
     if unknown.
     """
-    rate = case.tokens / statistics.median(seconds[name])
+    median = statistics.median(seconds[name])
+    rate = case.tokens / median
     pe = name.removesuffix(" triton")
     plain = "sdpa" if "sdpa" in seconds else "rope"
     compared = {key: key for key in (*BASELINES, "sdpa")}
@@ -183,5 +184,5 @@ def make_entry(
             for key, other in others.items()
         },
         "mfu": rate * case.flops / peak if peak and case.flops else None,
-        **case.measure(),
+        **(case.measure(median) if case.measure else {}),
     }

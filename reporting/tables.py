@@ -49,7 +49,8 @@ def length_table(
     numbers = [[x_name, *lengths]]
     for column in columns:
         numbers.append([column.label, *map(column.mean, lengths)])
-        if any(deviations := _deviations(column, lengths)):
+        deviations = _deviations(column, lengths)
+        if any(value is not None for value in deviations):
             numbers.append([f"{column.label} std", *deviations])
     return Table(cells, _transposed(numbers))
 
@@ -120,7 +121,7 @@ SPEED_FORMATS = {
     "ms": "{:,.1f}",
     "tokens/s": "{:,.0f}",
     **{f"vs {name}": "{:.3f}" for name in ("rope", "nope", "sdpa", "flash", "cudnn")},
-    **{f"vs {name}": "{:.2f}" for name in ("dense", "flex", "transformers")},
+    **{f"vs {name}": "{:.2f}" for name in ("dense", "flex")},
     "MFU": "{:.1%}",
     "error": "{:.1e}",
     "memory (MB)": "{:,.1f}",

@@ -50,8 +50,7 @@ COLUMNS = ("query", "positive", "negative")
 TRIPLET = fields(dict.fromkeys(COLUMNS, str))
 RECORD = "finetune.json"
 CHECKPOINTS = "checkpoints"
-# trust_remote_code: in older records.
-FINETUNING_MAY_CHANGE = {"plugin", "trust_remote_code", "out_dir", "resume", "device", "dtype"}
+FINETUNING_MAY_CHANGE = {"plugin", "out_dir", "resume", "device", "dtype"}
 FINETUNING_MAY_CHANGE |= {"mini_batch", "log_every", "checkpoint_every"}
 
 

@@ -50,7 +50,7 @@ from errors import InputError
 from model import GPT, GPTConfig
 
 FILE_NAME = "checkpoint_{:07d}.pt"
-FORMAT = "gpt checkpoint 4"
+FORMAT = "gpt checkpoint 5"
 DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal, the end of the file
 VERIFIED: dict[tuple[int, ...], str] = {}  # identity of a file -> its SHA-256
 READ_BYTES = 1 << 20
@@ -185,7 +185,7 @@ def _check_digest(path: Path, file) -> str:
             remaining -= len(block)
         expected = file.read(DIGEST_BYTES)
         if expected[-22:].startswith(b"PK\5\6"):  # the end of what torch.save writes
-            raise _foreign(path, "it has no SHA-256: another program or an older version wrote it")
+            raise _foreign(path, "it has no SHA-256: another program wrote it")
         if digest.hexdigest().encode() != expected:
             raise _corrupt(path, "its SHA-256 is wrong")
         digest.update(expected)
@@ -219,8 +219,6 @@ def _check_content(path: Path, checkpoint) -> None:
     """Raise InputError unless train_gpt.py wrote the content of a file."""
     if not isinstance(checkpoint, dict) or checkpoint.get("format") != FORMAT:
         raise _foreign(path, f"its format is not {FORMAT}")
-    if isinstance(checkpoint.get("gpt"), dict):  # of older checkpoints; changed no result
-        checkpoint["gpt"].pop("skip_tolerance", None)
     if problem := find_mismatch(checkpoint, TYPE):
         raise _foreign(path, problem)
     if (written := checkpoint["step"]) != named_step(path, default=written):

@@ -234,12 +234,16 @@ def measure_gpu_seconds(call: Callable[[], object], device: torch.device) -> flo
     if device.type == "cpu":
         return measure_seconds(call, device)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    synchronize(device)
-    torch.cuda._sleep(2**27)  # about 75 milliseconds
-    start.record()
-    call()
-    end.record()
-    synchronize(device)
+    for cycles in (2**25, 2**28):  # about 20 and 150 milliseconds
+        synchronize(device)
+        torch.cuda._sleep(cycles)
+        start.record()
+        call()
+        end.record()
+        all_queued = not start.query()
+        synchronize(device)
+        if all_queued:
+            break
     return start.elapsed_time(end) / 1000
 
 

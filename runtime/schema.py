@@ -26,7 +26,7 @@ MAY_BE_OVERRIDDEN = {
     *("steps", "tokens_per_step", "lr", "min_lr", "warmup_steps", "beta1", "beta2"),
     *("schedule", "decay_fraction", "weight_decay", "grad_clip", "mask_rate", "seed", "plugin"),
 }
-# Settings that records leave out at these values, as older records do.
+# Settings that records leave out at these values.
 RECORD_DEFAULTS = {"schedule": "cosine", "decay_fraction": 0.2, "optimizer": "adamw"}
 RECORD_DEFAULTS |= {"block": "gpt2", "tied": True, "norm_eps": 1e-5}
 RECORD_DEFAULTS |= dict.fromkeys(("n_kv_head", "head_dim", "n_inner", "qk_norm", "qkv_bias"))

@@ -418,20 +418,6 @@ def test_results_of_the_readme_are_those_of_the_table():
     assert all(expected[pe] == values for pe, *values in shown)
 
 
-def test_speed_of_generation_is_that_of_the_records():
-    """Of performance.md, section Generation: the ratios to transformers."""
-    page = (ROOT / "docs" / "performance.md").read_text()
-    rows = re.findall(r"^\| `(\w+)`, (\w+) \| ([\d. |]+) \|$", page, re.MULTILINE)
-    assert len(rows) == 4
-    records = read_records([RESULTS / "bench" / "generation" / "records.jsonl"], "")
-    results = [record["generate"] for record in records.values()]
-    by_model = {(result["model"], result["dtype"]): result["contexts"]["256"] for result in results}
-    for model, dtype, cells in rows:
-        measured = by_model[model, dtype]
-        ratios = [measured[pe]["ratios"]["transformers"] for pe in ("learnable", "rope", "cable")]
-        assert cells.split(" | ") == [f"{ratio:.2f}" for ratio in ratios]
-
-
 def growth_over_the_last(targets: int, pe: str, multiple: int) -> float:
     """Return the growth of perplexity over the last targets, the geometric mean over seeds."""
     folder = "slopes_and_windows" if ":" in pe else "encodings"

@@ -221,13 +221,6 @@ def test_wrong_values_in_a_checkpoint_are_refused_with_one_line(change, run, ref
         assert key in line or "its weights do not have the shape of its settings" in line
 
 
-def test_checkpoints_with_a_removed_field_are_read(run):
-    checkpoint = checkpoints.load_checkpoint(run)
-    older = checkpoint | {"gpt": checkpoint["gpt"] | {"skip_tolerance": 2**-24}}
-    save_checkpoint(older, run / NEWEST)
-    assert checkpoints.load_checkpoint(run)["gpt"] == checkpoint["gpt"]
-
-
 def test_a_file_of_another_program_is_not_called_corrupt(run, refused):
     """Its remedy does not remove it."""
     torch.save({"model": {}}, run / NEWEST)
