@@ -299,7 +299,9 @@ def _dense_rows(q, k, v, bias_inputs, scale, mask_spec):
             weights = all_logits.softmax(-1)  # (B, H, T, S)
         else:
             sink = bias_inputs.encoding.sink()[:, None, None].expand(*all_logits.shape[:3], 1)
-            weights = torch.cat([all_logits, sink.to(all_logits.dtype)], -1).softmax(-1)[..., :-1]
+            weights = torch.cat([all_logits, sink.to(all_logits.dtype)], -1).softmax(-1)[
+                ..., :-1
+            ]
         return (weights @ v.to(weights.dtype)).to(q.dtype)
 
 
@@ -376,7 +378,8 @@ def _masked_rows(q, k, v, bias_inputs, scale, mask_spec):
         if mask is not None:
             bias = bias.masked_fill(~mask, -torch.inf)
         if q.device.type != "cpu" or q.dtype == torch.float64:
-            bias = bias.to(q.dtype)  # GPU kernels need one dtype; the CPU kernel accepts float32
+            # GPU kernels need one dtype; the CPU kernel accepts float32
+            bias = bias.to(q.dtype)
         return _scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
 
 
@@ -471,7 +474,8 @@ def sdpa_with_bias(
         q, k, v = (_append(x, y, width) for x, y in ((q, q_columns), (k, k_columns), (v, [])))
         y = sdpa(q, k, v, scale, MaskSpec(causal), backend)
         if y.is_cuda:
-            return y.transpose(1, 2)[..., :E].transpose(1, 2)  # so that the gradient has this order
+            # so that the gradient has this order
+            return y.transpose(1, 2)[..., :E].transpose(1, 2)
         return y[..., :E]
 
 
@@ -499,7 +503,9 @@ def _columns(
         ones = u.new_ones((), dtype=dtype)
         return [(part, ones) for part in u_parts]
     w_parts = _split(w, dtype, parts)
-    return [(a, b) for i, a in enumerate(u_parts) for j, b in enumerate(w_parts) if i + j < parts]
+    return [
+        (a, b) for i, a in enumerate(u_parts) for j, b in enumerate(w_parts) if i + j < parts
+    ]
 
 
 def _split(x: Tensor, dtype: torch.dtype, parts: int) -> list[Tensor]:
@@ -569,7 +575,9 @@ def _reason_against_sdpa(encoding: Encoding) -> str | None:
         return "it has a sliding window"
     if encoding.bias is None or encoding.factors is not None:
         return None
-    return "its bias has no factors" + ("" if encoding.causal else " in bidirectional attention")
+    return "its bias has no factors" + (
+        "" if encoding.causal else " in bidirectional attention"
+    )
 
 
 def check_sdpa(encoding: Encoding) -> None:

@@ -103,7 +103,9 @@ def _batched_attention_backward(dy, q, k, v, u, w, saved, scale, causal, bias_le
         for texts, queries, keys, block in _blocks(q, causal):
             d_weights = wide_dy[texts, queries] @ wide_v[texts, keys].mT
             weights = saved[block].view(d_weights.shape)
-            d_logits = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+            d_logits = torch.ops.aten._softmax_backward_data(
+                d_weights, weights, -1, weights.dtype
+            )
             if bias_learns:
                 # Transposed products are faster for a few columns.
                 du[texts, queries] = (w[texts, keys].mT @ d_logits.mT).mT

@@ -108,7 +108,9 @@ class Config:
         if self.source and not (
             text_sources.table_format(Path(self.source)) and Path(self.source).is_file()
         ):
-            problems.append(f"{self.source} is not a jsonl or parquet file: pass another --source")
+            problems.append(
+                f"{self.source} is not a jsonl or parquet file: pass another --source"
+            )
         if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", self.context) or min(self.contexts()) < 2:
             problems.append(
                 f"context '{self.context}': pass token counts of at least 2, as in 512,1024"
@@ -155,7 +157,9 @@ def main(argv=None):
             print(f"\n{metrics.speed_summary(name, result)}\n")
 
 
-def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype) -> Iterator[dict]:
+def measure(
+    name: str, config: Config, device: torch.device, dtype: torch.dtype
+) -> Iterator[dict]:
     """Yield the result of a benchmark after each encoding, or row of the comparison."""
     if name == "prepare":
         yield benchmark_preparation(config)

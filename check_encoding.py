@@ -71,7 +71,9 @@ def specs_to_check(config: Config) -> list[str]:
         try:
             names += plugins.load_plugin(path).names
         except InputError as error:
-            raise InputError(*(line.removeprefix("--plugin ") for line in error.problems)) from None
+            raise InputError(
+                *(line.removeprefix("--plugin ") for line in error.problems)
+            ) from None
     if config.pe is None:
         if not names:
             raise InputError("name a Python file with your encoding, or an encoding with --pe")
@@ -158,7 +160,9 @@ def measure(name: str, spec: str) -> Measurement | None:
     if not measurements:
         raise reasons[0]
     found = itertools.chain(*measurements)
-    return max(found, key=lambda measurement: measurement.value / measurement.bound, default=None)
+    return max(
+        found, key=lambda measurement: measurement.value / measurement.bound, default=None
+    )
 
 
 def usual_cause(name: str, error: Exception) -> str:
@@ -168,14 +172,17 @@ def usual_cause(name: str, error: Exception) -> str:
             "a hook has other arguments than in posenc.Encoding, which has "
             "features(self, x, pos, previous=None) and bias(self, q_features, k_features, h)"
         )
-    is_slip = isinstance(error, NameError | AttributeError) and "__init__() call" not in str(error)
+    is_slip = isinstance(error, NameError | AttributeError) and "__init__() call" not in str(
+        error
+    )
     return "" if is_slip else CHECKS[name].cause
 
 
 def describe(error: Exception, sources: Sequence[str]) -> str:
     """Return an exception in one line, with the last line of `sources`."""
     text = str(error)
-    first = " ".join(text.partition("\n")[0].split())  # torch.compile's messages have many lines
+    # torch.compile's messages have many lines
+    first = " ".join(text.partition("\n")[0].split())
     message = f"{type(error).__name__}: {first[:200]}"
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename in sources]

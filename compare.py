@@ -136,14 +136,21 @@ def compare_over_seeds(reference: Column, *others: Column) -> tuple[list[list[st
         for other in others:
             theirs = other.values_by_seed(length)
             if test := compare_seeds(values, theirs):
-                numbers = [f"{test.difference:+.3f}", f"{test.t:.2f}", f"{test.p:.2g}", test.mark]
+                numbers = [
+                    f"{test.difference:+.3f}",
+                    f"{test.t:.2f}",
+                    f"{test.p:.2g}",
+                    test.mark,
+                ]
                 if reference.differing(other):
                     numbers = [NOT_COMPARABLE, MISSING, MISSING, ""]
                 rows.append(["", other.label, mean_and_deviation([*theirs.values()]), *numbers])
         if rows:
             printed = mean_and_deviation([*values.values()])
             cells += [[f"{length:,}", reference.label, printed, "", "", "", ""], *rows]
-    what = f"Perplexity, mean ± standard deviation over seeds; difference from {reference.label}"
+    what = (
+        f"Perplexity, mean ± standard deviation over seeds; difference from {reference.label}"
+    )
     return cells, what, f". {explain_marks(reference.label, len(first_seeds))}"
 
 
@@ -154,7 +161,9 @@ def load_records(paths: list[str]) -> list[dict]:
         if metric_of(record) is PERPLEXITY:
             records.append(record)
         elif source in paths:  # a line of a .jsonl file may be of another metric
-            problems.append(f"{source} is not a record of eval_extrapolation.py: use another file")
+            problems.append(
+                f"{source} is not a record of eval_extrapolation.py: use another file"
+            )
     for key in ("data", "protocol"):
         if any(record[key] != records[0][key] for record in records):
             problems.append(f"the records differ in {key}: evaluate all runs in the same way")

@@ -46,7 +46,13 @@ import numpy as np
 import torch
 
 from errors import InputError
-from evaluation.runner import RUNS_ARGUMENT, LoadedRun, Plan, TextEvaluationConfig, run_evaluation
+from evaluation.runner import (
+    RUNS_ARGUMENT,
+    LoadedRun,
+    Plan,
+    TextEvaluationConfig,
+    run_evaluation,
+)
 from text_data.data_loader import (
     Windows,
     evenly_spaced,
@@ -91,7 +97,9 @@ class Config(TextEvaluationConfig):
         if self.stride and self.protocol != "segments":
             raise InputError("--stride applies to the protocol segments only: remove it")
         if self.stride and self.within_documents:
-            raise InputError("--stride reads text before a window: remove it or --within_documents")
+            raise InputError(
+                "--stride reads text before a window: remove it or --within_documents"
+            )
 
 
 class Region(NamedTuple):
@@ -190,7 +198,9 @@ def select_text(
         protocol["mask_rate"] = mask_rate
     if not (same_targets or config.within_documents):
         protocol["remainder"] = "counted"  # the end of a text fills a shorter window
-        regions = [Region(shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)]
+        regions = [
+            Region(shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)
+        ]
         limit = math.inf if config.max_tokens is None else config.max_tokens
         if config.windows is None and sum(region.inputs for region in regions) <= limit:
             protocol |= {"span": None, "spans": None, "overlap": 0.0}

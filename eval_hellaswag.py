@@ -69,7 +69,10 @@ def load_examples(source: str | None) -> list[dict]:
     for number, row in enumerate(rows, 1):
         try:
             context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
-            endings, label = [preprocess(ending) for ending in row["endings"]], int(row["label"])
+            endings, label = (
+                [preprocess(ending) for ending in row["endings"]],
+                int(row["label"]),
+            )
             endings[label]
         except (KeyError, AttributeError, TypeError, ValueError, IndexError):
             raise InputError(
@@ -93,7 +96,10 @@ def evaluate(loaded: LoadedRun, examples: list[dict], config: Config) -> None:
     model.set_vocabulary(tokenizer.vocab_size)
     chosen = examples[: config.max_examples]
     pairs = [
-        [encode_pair(tokenizer, example["context"], " " + ending) for ending in example["endings"]]
+        [
+            encode_pair(tokenizer, example["context"], " " + ending)
+            for ending in example["endings"]
+        ]
         for example in chosen
     ]
     longest = max(len(ending) for example in pairs for _, ending in example)
@@ -152,7 +158,8 @@ def log_likelihoods(loaded: LoadedRun, pairs: list[tuple[list[int], list[int]]])
     Longer sequences than the encoding supports keep their last tokens.
     """
     model = loaded.model
-    keep = 0 if model.max_context is None else model.max_context + 1  # the last is a target only
+    # the last is a target only
+    keep = 0 if model.max_context is None else model.max_context + 1
     sequences = [torch.tensor((context + ending)[-keep:]) for context, ending in pairs]
     tokens = pad_sequence(sequences, batch_first=True).to(loaded.device)  # (B, T)
     last = torch.tensor([len(sequence) - 1 for sequence in sequences])[:, None]

@@ -36,7 +36,13 @@ import numpy as np
 import torch
 
 from errors import InputError
-from evaluation.runner import RUNS_ARGUMENT, LoadedRun, Plan, TextEvaluationConfig, run_evaluation
+from evaluation.runner import (
+    RUNS_ARGUMENT,
+    LoadedRun,
+    Plan,
+    TextEvaluationConfig,
+    run_evaluation,
+)
 from text_data import recall_task
 from text_data.data_loader import Windows, evenly_spaced
 from text_data.shards import Shards
@@ -236,7 +242,9 @@ def measure_accuracy(loaded: LoadedRun, distance: int, trials: TaskTrials) -> di
     label = f"{trials.task.name}, {trials.filler}, at distance {distance:,}"
     tokens_per_trial = distance + trials.task.tokens
     for batch in loaded.batches(np.arange(len(percent)), tokens_per_trial, label, "trial"):
-        tokens, positions = (x.to(loaded.device) for x in task_sequences(trials, batch, distance))
+        tokens, positions = (
+            x.to(loaded.device) for x in task_sequences(trials, batch, distance)
+        )
         targets = tokens.gather(1, positions + 1)
         with devices.autocast(loaded.device, loaded.dtype):
             correct = is_correct(loaded.model, tokens[:, :-1], targets, positions)

@@ -32,7 +32,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from errors import InputError
-from evaluation.runner import RUNS_ARGUMENT, LoadedRun, Plan, TextEvaluationConfig, run_evaluation
+from evaluation.runner import (
+    RUNS_ARGUMENT,
+    LoadedRun,
+    Plan,
+    TextEvaluationConfig,
+    run_evaluation,
+)
 from model import GPT
 from text_data.data_loader import Windows, evenly_spaced
 from text_data.shards import Shards
@@ -116,7 +122,9 @@ def measure(loaded: LoadedRun, length: int, windows: Windows, numbers: np.ndarra
     model.activation_checkpointing = True  # memory of one layer, however long the text
     cumulative = np.zeros((len(numbers), length))  # fractions of the last 1, 2, ... tokens
     for batch in loaded.batches(np.arange(len(numbers)), length, f"at {length:,}", "window"):
-        inputs, targets = (x[:, -length:].to(loaded.device) for x in windows.batch(numbers[batch]))
+        inputs, targets = (
+            x[:, -length:].to(loaded.device) for x in windows.batch(numbers[batch])
+        )
         fractions = gradient_fractions(model, inputs, targets[:, -1])
         cumulative[batch] = fractions.flip(1).cumsum(1).cpu().numpy()
     loaded.sum(cumulative)

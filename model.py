@@ -114,7 +114,9 @@ class GPTConfig:
                 {
                     "n_kv_head": self.n_head,
                     "head_dim": self.n_embd // self.n_head,
-                    "n_inner": -(-8 * self.n_embd // 3 // 64) * 64 if is_llama else 4 * self.n_embd,
+                    "n_inner": -(-8 * self.n_embd // 3 // 64) * 64
+                    if is_llama
+                    else 4 * self.n_embd,
                     "qk_norm": is_llama,
                     "qkv_bias": not is_llama,
                 }
@@ -298,7 +300,9 @@ class GPT(nn.Module):
         self.h = pe_spec.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = make_norm(config)
         is_tied = config.tied
-        self.lm_head = None if is_tied else nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.lm_head = (
+            None if is_tied else nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        )
         self.attention_paths = attention.resolve_paths(config.attention, self.posenc)
         self.activation_checkpointing = False
         self.init_weights()
@@ -418,7 +422,9 @@ class GPT(nn.Module):
         for layer, (block, encoding, path) in enumerate(layers):
             context = pos, encoding, path, cache and cache.layers[layer], lengths
             if recompute:
-                x = checkpoint(block, x, *context, use_reentrant=False, preserve_rng_state=False)
+                x = checkpoint(
+                    block, x, *context, use_reentrant=False, preserve_rng_state=False
+                )
             else:
                 x = block(x, *context)
         return x
@@ -454,7 +460,9 @@ class GPT(nn.Module):
 
     def _cross_entropies(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Return cross-entropies (B, t) of hidden (B, t, C)."""
-        losses = cross_entropies(hidden.flatten(0, 1), self.output_embeddings, targets.flatten())
+        losses = cross_entropies(
+            hidden.flatten(0, 1), self.output_embeddings, targets.flatten()
+        )
         return losses.view_as(targets)
 
     def clamp_parameters_(self) -> None:

@@ -56,7 +56,12 @@ class PeSpec:
 
 
 def build(
-    spec: str | PeSpec, heads: int, width: int, block_size: int, layers: int, causal: bool = True
+    spec: str | PeSpec,
+    heads: int,
+    width: int,
+    block_size: int,
+    layers: int,
+    causal: bool = True,
 ) -> ModuleList[Encoding]:
     """Return an encoding per layer; layers share equal parts of scope "model".
 
@@ -79,7 +84,9 @@ def build(
             count = 1 if cls.scope == "model" else len(numbers)
             instances = shared.get(key)
             if instances is None:
-                instances = [_make(cls, options, heads, width, block_size) for _ in range(count)]
+                instances = [
+                    _make(cls, options, heads, width, block_size) for _ in range(count)
+                ]
                 for instance in instances if not causal else ():
                     instance.set_bidirectional()
             if cls.scope == "model":
@@ -171,11 +178,15 @@ def _parse_parts(spec: str, causal: bool) -> tuple[list[Part], list[str]]:
             close = difflib.get_close_matches(name.lower(), ENCODINGS, 1)
             hint = f"did you mean {close[0]}? " if close else ""
             known = f"{' '.join(sorted(ENCODINGS))}, or pass --plugin FILE for your own"
-            problems.append(f"unknown positional encoding '{name}': {hint}choose one of {known}")
+            problems.append(
+                f"unknown positional encoding '{name}': {hint}choose one of {known}"
+            )
             continue
         cls = ENCODINGS[name]
         if not causal and not cls.supports_bidirectional:
-            problems.append(f"{name} supports decoders only: use another encoding for an encoder")
+            problems.append(
+                f"{name} supports decoders only: use another encoding for an encoder"
+            )
         options, option_problems = _parse_options(name, cls, words) if words else ({}, [])
         problems += option_problems
         parsed.append((cls, options))

@@ -71,7 +71,8 @@ class Encoding(nn.Module):
     names: tuple[str, ...] = ()  # --pe names
     scope = "layer"  # "layer": one instance per layer; "model": one instance for all layers
     max_context: int | None = None  # longest supported sequence in tokens; None: no limit
-    is_elementwise = True  # False: a bias that FlexAttention cannot compile, as of matrix products
+    # False: a bias that FlexAttention cannot compile, as of matrix products
+    is_elementwise = True
     running_features: tuple[int, ...] = ()  # indices of key features that only `rotate` reads
     window_size: int | None = None  # attend only to keys with |d| < window_size; None: to all
     causal = True  # do not attend to later keys; `set_bidirectional` sets it to False
@@ -138,7 +139,9 @@ class Encoding(nn.Module):
         """Switch to bidirectional attention, for an encoder."""
         self.causal = False
 
-    def split(self, q_features: tuple, k_features: tuple) -> list[tuple["Encoding", tuple, tuple]]:
+    def split(
+        self, q_features: tuple, k_features: tuple
+    ) -> list[tuple["Encoding", tuple, tuple]]:
         """Return (part, its query features, its key features) of all parts."""
         return [(self, q_features, k_features)]
 
@@ -356,7 +359,9 @@ class T5(DistanceBias):
     names = ("t5",)
     scope = "model"
 
-    def __init__(self, heads, channels, block_size, *, buckets: int = 32, max_distance: int = 128):
+    def __init__(
+        self, heads, channels, block_size, *, buckets: int = 32, max_distance: int = 128
+    ):
         super().__init__(heads, channels, block_size)
         if buckets < 4 or max_distance <= buckets // 2:
             raise InputError(
@@ -370,7 +375,9 @@ class T5(DistanceBias):
         buckets = self.buckets if self.causal else self.buckets // 2
         exact = buckets // 2
         distance = d.abs()
-        log_ratio = (distance.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact)
+        log_ratio = (distance.clamp(min=exact) / exact).log() / math.log(
+            self.max_distance / exact
+        )
         logarithmic = (exact + log_ratio * (buckets - exact)).floor().clamp(max=buckets - 1)
         bucket = torch.where(distance < exact, distance, logarithmic).long()
         return self.table[h, bucket + buckets * (d < 0)]
@@ -421,8 +428,10 @@ class RoPE(Encoding):
         width = max(2, q.size(-1) * self.rotated_percent // 200 * 2)  # R
         angle = pos.double()[:, None] * self.frequencies(width, pos.device)  # (T, R/2)
         dtype = torch.promote_types(q.dtype, torch.float32)
-        sin, cos = (x[:, None] for x in sin_cos(angle, self.attention_factor, dtype))  # (T, 1, R/2)
-        if self.rotated_heads is not None:  # others by 0: faster than splitting and joining heads
+        # (T, 1, R/2)
+        sin, cos = (x[:, None] for x in sin_cos(angle, self.attention_factor, dtype))
+        # others by 0: faster than splitting and joining heads
+        if self.rotated_heads is not None:
             acts = torch.arange(q.size(1), device=q.device)[:, None] < self.rotated_heads
             sin, cos = torch.where(acts, sin, 0), torch.where(acts, cos, 1)  # (T, H, R/2)
         if len(pos) == 1 and self.rotated_heads is None:  # half the operations for one token

@@ -135,7 +135,9 @@ def download_shards(config: Config) -> None:
     import huggingface_hub
 
     if config.source or config.tokenizer != "gpt2":
-        raise InputError("--pretokenized downloads GPT-2 tokens: remove --source and --tokenizer")
+        raise InputError(
+            "--pretokenized downloads GPT-2 tokens: remove --source and --tokenizer"
+        )
     repository = config.dataset or PRETOKENIZED
     folder = Path(config.out_dir)
     remedy = "pass another --dataset"

@@ -90,7 +90,10 @@ def main(argv=None):
     writers = {split: preparation.writer(split) for split in ("train", "val")}
     files = train_files + val_files
     preparation.write(
-        ((writers[split], number, pieces) for number, (split, pieces) in enumerate(documents())),
+        (
+            (writers[split], number, pieces)
+            for number, (split, pieces) in enumerate(documents())
+        ),
         remedy,
         total=None if has_tables(files) else len(files),
     )
@@ -129,7 +132,9 @@ def split_documents(train_files: list[Path], val_files: list[Path], config: Conf
             yield "val", read_text(path, cut, path.stat().st_size)
         return
     for split, files in (("train", train_files), ("val", val_files)):
-        documents = (pieces for path in files for pieces in documents_of(path, config.text_column))
+        documents = (
+            pieces for path in files for pieces in documents_of(path, config.text_column)
+        )
         for number, pieces in enumerate(documents, 1):
             is_held_out = not val_files and number % every == 0
             yield "val" if is_held_out else split, pieces
@@ -166,7 +171,9 @@ def read_text(path: Path, start: int, stop: int):
                 text = rest + decoder.decode(block, is_last)
             except UnicodeDecodeError as error:
                 offset = file.tell() - len(error.object) + error.start
-                raise InputError(f"{path} is not UTF-8 text at byte {offset}: {CONVERT}") from None
+                raise InputError(
+                    f"{path} is not UTF-8 text at byte {offset}: {CONVERT}"
+                ) from None
             cut = len(text) if is_last else text.rfind("\n") + 1 or len(text)
             rest = text[cut:]
             yield text[:cut]

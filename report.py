@@ -190,7 +190,10 @@ def report_records(config: Config, out: Report) -> None:
         out.add_section(ACCURACY.stem, ACCURACY.table(accuracies), ACCURACY.caption(accuracies))
     for metric in (LOSSES, COMPARISON):
         for stem, record in numbered(metric.stem, found[metric]):
-            verdicts, runs = metric.judge(record) if metric.judge else (), record.get("runs", ())
+            verdicts, runs = (
+                metric.judge(record) if metric.judge else (),
+                record.get("runs", ()),
+            )
             table, caption = metric.table(record), metric.caption(record)
             out.add_section(stem, table, caption, verdicts=verdicts, records=runs)
     report_speeds(found[SPEED], printed, out)
@@ -248,7 +251,9 @@ def report_lengths(
         trained = [column for column in columns if has_verdicts(column.records[0])]
         warning, differences = describe_differences(trained, out.may_differ, by_model=True)
         parts = [f"{metric.caption(group)}{caption}{differences}"]
-        comparison = paper_tables.paper_comparison(columns, matching, marks) if matching else None
+        comparison = (
+            paper_tables.paper_comparison(columns, matching, marks) if matching else None
+        )
         if comparison:
             parts += [comparison[0].markdown(), comparison[1]]
         verdicts = []

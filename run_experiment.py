@@ -40,7 +40,6 @@ from benchmarking import cost
 from errors import InputError
 from reporting import paper
 from text_data.named_data import prepare_command
-from text_data.shards import Shards
 from training import settings
 
 # Flags of train_gpt.py that change no result: outputs stay in the same folder.
@@ -71,12 +70,12 @@ class Scale:
     receptive_field: str
 
 
-TARGETS = "--protocol same-targets --targets"
+TARGETS = "--protocol same-targets --targets {} --windows {}"
 SCALES = {
-    "full": Scale(1, 10**8, None, f"{TARGETS} 1 --windows 1000", "--trials 250", "--windows 100"),
-    "small": Scale(4, 2**17, 320, f"{TARGETS} 64 --windows 250", "--trials 100", "--windows 100"),
+    "full": Scale(1, 10**8, None, TARGETS.format(1, 1000), "--trials 250", "--windows 100"),
+    "small": Scale(4, 2**17, 320, TARGETS.format(64, 250), "--trials 100", "--windows 100"),
     "smoke": Scale(
-        32, 1024, 320, f"{TARGETS} 8 --windows 4", "--passage 8 --trials 4", "--windows 4"
+        32, 1024, 320, TARGETS.format(8, 4), "--passage 8 --trials 4", "--windows 4"
     ),
 }
 
@@ -156,7 +155,7 @@ class Config:
             if not Path(f"configs/{name}.yaml").is_file():
                 problems.append(f"configs/{name}.yaml does not exist: use a file in configs/")
         if self.fixed and self.block_size:
-            problems.append("--fixed trains at the block_size of the configs: remove --block_size")
+            problems.append("--fixed trains at the configs' block_size: remove --block_size")
         if self.paired and not self.block_size:
             problems.append("--paired needs --block_size: pass one for each encoding")
         if problems:
@@ -166,9 +165,12 @@ class Config:
 def main(argv: list[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
     end = words.index("--") if "--" in words else len(words)
-    for name in settings.Config.__dataclass_fields__.keys() - Config.__dataclass_fields__.keys():
-        if f"--{name}" in words[:end] and name not in ("pe", "seed"):
-            raise InputError(f"--{name} is a flag of train_gpt.py: pass it at the end, after --")
+    own = {*Config.__dataclass_fields__, "pe", "seed"}
+    for name in settings.Config.__dataclass_fields__.keys() - own:
+        if f"--{name}" in words[:end]:
+            raise InputError(
+                f"--{name} is a flag of train_gpt.py: pass it at the end, after --"
+            )
     config = cli.parse(Config, words[:end], __doc__)
     experiment = Experiment(config, words[end + 1 :])
     side_by_side = "all" if config.fixed and config.jobs == "auto" else config.jobs
@@ -177,7 +179,8 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(scheduler.run())
     for job in experiment.jobs:
         print(f"+ {scheduler.command(job)}", *experiment.expected_records(job))
-    print(experiment.describe_costs())
+    trainings, vocab_size = experiment.trainings, experiment.vocab_size
+    print(cost.describe_costs(trainings, experiment.jobs, vocab_size))
 
 
 def folder_name(flags: list[str]) -> str:
@@ -220,7 +223,8 @@ class Experiment:
         if config.sweep and not self.swept:
             raise InputError(f"--sweep {config.sweep} has no values: use SETTING=VALUE,VALUE")
         self.out = self.root / f"{config.name}{'-' if setting else ''}{setting}"
-        self.vocab_size = SCALES["smoke" if config.data == "stdlib" else config.scale].vocab_size
+        text_scale = "smoke" if config.data == "stdlib" else config.scale
+        self.vocab_size = SCALES[text_scale].vocab_size
         self.encodings: list[str] = []  # a field of self.format
         self.encodings = [*filter(None, map(self.format, config.encodings))]
         self.jobs: list[Job] = []
@@ -240,11 +244,12 @@ class Experiment:
         first, commands = len(self.runs), [*config.commands]
         if any("{run}" in command for command in commands):
             while "{run}" not in commands[0]:  # what the commands of a run need
-                data = data._replace(needs=self.add_command(commands.pop(0), data.needs, data, []))
+                needs = self.add_command(commands.pop(0), data.needs, data, [])
+                data = data._replace(needs=needs)
         if config.pretrained:
             run = self.out / "weights"
-            words = ["import_pretrained.py", *shlex.split(config.pretrained), "--out_dir", str(run)]
-            self.add_run(words, data.needs, run, data)
+            words = ["import_pretrained.py", *shlex.split(config.pretrained)]
+            self.add_run([*words, "--out_dir", str(run)], data.needs, run, data)
         pairs = [(length, pe) for length in config.block_size or [0] for pe in self.encodings]
         if config.paired:
             pairs = [*zip(config.block_size, self.encodings, strict=False)]
@@ -278,7 +283,9 @@ class Experiment:
         words += ["--may_differ", ",".join(dict.fromkeys(differing))] if differing else []
         return Job(f"report {self.out.name}", words)
 
-    def add(self, name: str, words: list[str], needs: list[Job], measures=False, **fields) -> Job:
+    def add(
+        self, name: str, words: list[str], needs: list[Job], measures=False, **fields
+    ) -> Job:
         """Add a job, or return the one with this command; measures: for the report."""
         for known in self.jobs:
             if known.words == words:
@@ -360,7 +367,8 @@ class Experiment:
         for command in config.commands:
             layers = [0]
             if "{layer}" in command:
-                layers = range(self.settings_of(job).gpt_config(self.scale.vocab_size or 1).n_layer)
+                shape = self.settings_of(job).gpt_config(self.scale.vocab_size or 1)
+                layers = range(shape.n_layer)
             for layer in layers if "{run}" in command else []:
                 last = self.add_command(command, last, data, [job], layer=layer)
         return job
@@ -379,15 +387,17 @@ class Experiment:
 
     def format(self, command: str, **fields) -> str:
         """Return a command with its fields replaced (see the top)."""
-        scale, full = self.config.scale, self.config.scale == "full"
-        texts = {name: Text(lambda text, on=scale == name: text if on else "") for name in SCALES}
+        scale, divisor = self.config.scale, self.scale.divisor
+        texts = {
+            name: Text(lambda text, on=scale == name: text if on else "") for name in SCALES
+        }
         fields |= texts | {
-            "reduced": Text(lambda text: "" if full else text),
+            "reduced": Text(lambda text: "" if scale == "full" else text),
             "scaled": Text(self.at_scale),
             "seeds": " ".join(map(str, self.config.seeds)),
             "plugins": shlex.join(self.plugins),
-            "shift": Text(lambda text: str(int(text) - int(math.log2(self.scale.divisor)))),
-            "window": Text(lambda text: text if full else str(int(text) * 3 // self.scale.divisor)),
+            "shift": Text(lambda text: str(int(text) - int(math.log2(divisor)))),
+            "window": Text(lambda text: str(int(text) * (3 if divisor > 1 else 1) // divisor)),
             "pes": shlex.join(self.encodings),
             "encodings": ",".join(self.encodings),
             "root": self.root,
@@ -408,7 +418,7 @@ class Experiment:
         if not words:
             return needs
         name, is_last = " ".join(words[:3]), "{run}" not in command
-        measures = re.match("bench.py|plot.py losses|eval_|-m retrieval.evaluate", name) is not None
+        measures = bool(re.match("bench.py|plot.py losses|eval_|-m retrieval.evaluate", name))
         return [self.add(name, words, needs, measures, is_last=is_last)]
 
     def expected_records(self, report: Job) -> list[str]:
@@ -419,19 +429,6 @@ class Experiment:
             is_file = path.suffix in (".json", ".png")
             records.append(str(path.with_suffix(".json")) if is_file else f"{run}/eval_*.json")
         return [*dict.fromkeys(records)]
-
-    def describe_costs(self) -> str:
-        """Return a table of what trainings and evaluations cost."""
-        evaluations = []
-        for job in self.jobs:
-            trained = job.needs and job.needs[0].name in self.trainings
-            if trained and "--max_tokens" in job.words:
-                flags = dict(cli.split_flags(job.words[2:]))
-                tokens, lengths = int(flags["max_tokens"][0]), flags["lengths"][0]
-                if (folder := Path(flags["data"][0])).is_dir():
-                    tokens = min(tokens, Shards(folder, flags["split"][0], "never").total)
-                evaluations.append((job.name, job.needs[0].name, lengths, tokens))
-        return cost.describe_costs(self.trainings, evaluations, self.vocab_size)
 
     def settings_of(self, job: Job) -> settings.Config:
         return cli.parse(settings.Config, self.training_flags(job), None)

@@ -112,7 +112,9 @@ class Trainer:
         self.metrics = metrics.StepMetrics(
             config, self.model, self.train_windows, self.dtype, processes
         )
-        sampler = data_loader.Sampler(len(self.train_windows), config.seed, **self.sampler_state)
+        sampler = data_loader.Sampler(
+            len(self.train_windows), config.seed, **self.sampler_state
+        )
         sizes = (self.sequences_per_step, self.micro_batch, self.rank, self.world_size)
         batches = data_loader.micro_batches(self.train_windows, sampler, *sizes)
         self.batches = data_loader.prefetch(batches, self.device)
@@ -135,7 +137,8 @@ class Trainer:
                 initial=self.step,
                 desc=config.pe,
                 unit="step",
-                disable=True if self.rank else None,  # None: unless standard error is a terminal
+                # None: unless standard error is a terminal
+                disable=True if self.rank else None,
                 dynamic_ncols=True,
             ) as bar,
         ):
@@ -155,8 +158,13 @@ class Trainer:
                 if should_log:
                     self.log_step(losses)
                     has_printed = True
-                elif not has_printed and (seconds := time.perf_counter() - start) > SILENT_SECONDS:
-                    self.print_line(f"steps so far: {self.step - first_step} in {seconds:.0f} s")
+                elif (
+                    not has_printed
+                    and (seconds := time.perf_counter() - start) > SILENT_SECONDS
+                ):
+                    self.print_line(
+                        f"steps so far: {self.step - first_step} in {seconds:.0f} s"
+                    )
                     has_printed = True
                 if is_stopped:  # the sender may not wait for a validation
                     self.save_checkpoint()
@@ -321,7 +329,8 @@ class Trainer:
             initialize_from(model, config.init_from, source, shards.tokenizer)
         attention_path.choose_path(model, config, self.device)
         model.to(self.device)
-        torch.manual_seed(config.seed + self.rank)  # from here on, each rank draws its own numbers
+        # from here on, each rank draws its own numbers
+        torch.manual_seed(config.seed + self.rank)
         return model
 
     def restore(self, checkpoint: dict | None) -> tuple[int, dict]:

@@ -186,7 +186,9 @@ def evaluation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
             losses(*batch)
 
     def measure(seconds: float):
-        return {"memory": weights_of(model) + devices.measure_peak_memory(forward, setting.device)}
+        return {
+            "memory": weights_of(model) + devices.measure_peak_memory(forward, setting.device)
+        }
 
     flops = model.flops_per_token(setting.context) / 3
     return {pe: BenchmarkCase(lambda: forward, batch[0].numel(), measure, flops)}

@@ -112,7 +112,12 @@ def evaluate(pe: str, setting: Setting) -> Pair:
 ROWS: list[tuple[str, str, str, Callable[[str, Setting], Pair]]] = [
     ("training step", "learnable", "nanoGPT", partial(train, baselines.nanogpt)),
     ("training step", "cable-v1", "CABLE authors", partial(train, baselines.authors_cable)),
-    ("training step", "fox", "Forgetting Transformer, eager", partial(train, baselines.eager_fox)),
+    (
+        "training step",
+        "fox",
+        "Forgetting Transformer, eager",
+        partial(train, baselines.eager_fox),
+    ),
     ("training step", f"rope{LLAMA}", "transformers", partial(train, baselines.llama)),
     ("generation", f"rope{LLAMA}", "transformers", generate),
     ("generation", "learnable", "transformers", generate),

@@ -1,7 +1,7 @@
 """Cost of trainings and evaluations: parameters, tokens, FLOPs, time and disk.
 
     print(describe_cost(config))  # train_gpt.py --dry_run
-    print(describe_costs(trainings, evaluations))  # run_experiment.py --dry_run
+    print(describe_costs(trainings, jobs))  # run_experiment.py --dry_run
 
 Needs no data. Time on GPUs assumes 40% model FLOPs utilization (MFU). A machine
 without GPUs is measured.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime import cli, devices
-from runtime.scheduler import describe_seconds
+from runtime.scheduler import Job, describe_seconds
 
 import torch
 
@@ -88,21 +88,25 @@ def describe_cost(config) -> str:
     return "\n".join([*lines, *describe_total([cost], [(config, cost)])])
 
 
-def describe_costs(
-    trainings: dict, evaluations: list[tuple[str, str, str, int]], vocab_size: int | None
-) -> str:
+def describe_costs(trainings: dict, jobs: list[Job], vocab_size: int | None) -> str:
     """Return a table of trainings and evaluations, and the total.
 
-    trainings: {name: config of train_gpt.py}; evaluations: (name, training,
-    context lengths, tokens at each); vocab_size: as in `estimate_cost`.
+    trainings: {name: config of train_gpt.py}; jobs: evaluations of perplexity
+    need such a training; vocab_size: as in `estimate_cost`.
     """
     costs = {name: estimate_cost(config, vocab_size) for name, config in trainings.items()}
     measured = [(config, costs[name]) for name, config in trainings.items()]
-    for name, trained, text, tokens in evaluations:
-        model = costs[trained].model
-        lengths = cli.parse_lengths(text, trainings[trained].block_size)
+    for job in jobs:
+        trained = job.needs[0].name if job.needs else ""
+        if trained not in trainings or "--max_tokens" not in job.words:
+            continue
+        flags = dict(cli.split_flags(job.words[2:]))
+        tokens, model = int(flags["max_tokens"][0]), costs[trained].model
+        if (folder := Path(flags["data"][0])).is_dir():
+            tokens = min(tokens, Shards(folder, flags["split"][0], "never").total)
+        lengths = cli.parse_lengths(flags["lengths"][0], trainings[trained].block_size)
         forward = sum(model.flops_per_token(length) / 3 for length in lengths) / len(lengths)
-        costs[name] = Cost(model, tokens * len(lengths), forward, [])
+        costs[job.name] = Cost(model, tokens * len(lengths), forward, [])
     machine, speed = machines()[0]
     width = max(10, len(machine))
     lines = [f"{'parameters':>13} {'tokens':>15} {'FLOPs':>8} {machine:>{width}}  job"]
@@ -120,7 +124,9 @@ def describe_total(costs: list[Cost], trainings: list[tuple]) -> list[str]:
     trainings: configs and costs, of which the smallest is measured on a CPU.
     """
     flops = sum(cost.flops for cost in costs)
-    times = ", ".join(f"{describe_seconds(flops / speed)} on {name}" for name, speed in machines())
+    times = ", ".join(
+        f"{describe_seconds(flops / speed)} on {name}" for name, speed in machines()
+    )
     if trainings and not torch.cuda.is_available():
         config, cost = min(trainings, key=lambda pair: pair[1].flops_per_token)
         if speed := measure_cpu(config, cost.model.config.vocab_size):

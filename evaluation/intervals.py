@@ -106,7 +106,8 @@ def segment_losses(entries: Sequence[dict]) -> tuple[np.ndarray, np.ndarray] | N
         return None
     edges = fewest[np.linspace(0, len(fewest) - 1, count + 1).round().astype(int)]
     widths = np.diff(edges)
-    at_edges = np.array([np.interp(edges, *curve) for curve in curves])  # (entries, segments + 1)
+    # (entries, segments + 1)
+    at_edges = np.array([np.interp(edges, *curve) for curve in curves])
     return np.diff(at_edges) / widths, widths
 
 
@@ -175,7 +176,9 @@ def mean_interval(values: Sequence[float], errors: Sequence[float | None], n: in
     return over_seeds(values, (width, width))
 
 
-def fraction_interval(values: Sequence[float], errors: Sequence[float | None], n: int) -> Interval:
+def fraction_interval(
+    values: Sequence[float], errors: Sequence[float | None], n: int
+) -> Interval:
     """Return mean_interval on the scale of log-odds, within 0 and 1."""
     interval = mean_interval(values, errors, n)
     mean = interval.estimate
@@ -212,7 +215,9 @@ def over_seeds(
     mean = float(np.mean(values))
     seed_width = 0.0
     if len(values) > 1:
-        seed_width = t_quantile(len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+        seed_width = (
+            t_quantile(len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+        )
     low = mean - math.hypot(widths[0], seed_width)
     high = mean + math.hypot(widths[1], seed_width)
     return Interval(mean, low, high, len(values), paired)

@@ -188,7 +188,9 @@ def check_shapes(spec: str) -> None:
         elif hook == "features":
             for features, lengths in zip(result, ([1, T], [T]), strict=True):  # queries, keys
                 for feature in features:  # (B|1, H|1, T), or one dimension more
-                    sizes = [[1, B], [1, H], lengths, feature.shape[3:]][: max(3, feature.dim())]
+                    sizes = [[1, B], [1, H], lengths, feature.shape[3:]][
+                        : max(3, feature.dim())
+                    ]
                     _require_shape("a feature", feature, sizes)
         elif hook == "rotate":
             q, k, *others = arguments
@@ -200,9 +202,13 @@ def check_shapes(spec: str) -> None:
             _require_shape(hook, result, [[1, B], [1, H], [1, T], [1, T]])
 
 
-def _require_shape(what: str, x: Tensor, sizes: list, dtype: torch.dtype = torch.float32) -> None:
+def _require_shape(
+    what: str, x: Tensor, sizes: list, dtype: torch.dtype = torch.float32
+) -> None:
     """Raise CheckFailed for another dtype, or a size not in `sizes`."""
-    fits = x.dim() == len(sizes) and all(n in each for n, each in zip(x.shape, sizes, strict=True))
+    fits = x.dim() == len(sizes) and all(
+        n in each for n, each in zip(x.shape, sizes, strict=True)
+    )
     expected = ", ".join("|".join(map(str, each)) for each in sizes)
     require(
         fits and x.dtype == dtype,
@@ -337,7 +343,9 @@ def check_continued_features(spec: str) -> Iterator[Measurement]:
     for feature, first, second in zip(whole, sum(head, ()), sum(tail, ()), strict=True):
         if feature.size(2) == T:
             continued = torch.cat([first, second], 2)
-            yield compare(continued, feature, 1e-5, 1e-5, "error of features of tokens 20 to 32")
+            yield compare(
+                continued, feature, 1e-5, 1e-5, "error of features of tokens 20 to 32"
+            )
         else:  # the same for all tokens
             same = torch.equal(first, feature) and torch.equal(second, feature)
             require(same, "a feature with T = 1 differs between parts of a text")
@@ -378,7 +386,9 @@ def check_gradients(spec: str, causal: bool) -> Iterator[Measurement]:
 
 
 @torch.no_grad()
-def _has_gradient(loss: Callable[[], Tensor], parameter: Tensor, gradient: Tensor | None) -> bool:
+def _has_gradient(
+    loss: Callable[[], Tensor], parameter: Tensor, gradient: Tensor | None
+) -> bool:
     """Return whether there is one, or the loss does not depend on the parameter."""
     if gradient is None or gradient.any():
         return gradient is not None
@@ -396,7 +406,8 @@ def difference_error(
     """Return the error of a directional derivative over the gradient's norm."""
     generator = torch.Generator().manual_seed(0)
     directions = [
-        torch.randn(tensor.shape, generator=generator, dtype=torch.float64) for tensor in tensors
+        torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+        for tensor in tensors
     ]
     losses, saved = [], [tensor.clone() for tensor in tensors]
     for sign in (1, -1, 0):
@@ -481,7 +492,9 @@ def attention_case(spec: str, causal: bool) -> tuple[Any, Tensor, Tensor]:
 
 
 @check("attention paths", causal=(True, False), queries=(1, 7, 50), gradients=(True, False))
-def check_paths(spec: str, causal: bool, queries: int, gradients: bool) -> Iterator[Measurement]:
+def check_paths(
+    spec: str, causal: bool, queries: int, gradients: bool
+) -> Iterator[Measurement]:
     """Compare all paths with one matrix of all pairs; also gradients of k, v.
 
     Usual cause: a bias depends on T or S: use pos and d. Factors differ from
@@ -503,7 +516,9 @@ def check_paths(spec: str, causal: bool, queries: int, gradients: bool) -> Itera
             yield compare(ours, expected, 1e-5, 1e-7, f"error of the {path} path in chunks")
             if gradients:
                 grads = torch.autograd.grad(ours.sin().sum(), (k, v))
-                references = torch.autograd.grad(expected.sin().sum(), (k, v), retain_graph=True)
+                references = torch.autograd.grad(
+                    expected.sin().sum(), (k, v), retain_graph=True
+                )
                 for pair in zip(grads, references, strict=True):
                     yield compare(*pair, 1e-5, 1e-7, f"error of gradients of the {path} path")
 

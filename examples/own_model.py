@@ -31,7 +31,9 @@ class Block(nn.Module):
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
-    def forward(self, x: Tensor, pos: Tensor, encoding, path, past: LayerCache | None) -> Tensor:
+    def forward(
+        self, x: Tensor, pos: Tensor, encoding, path, past: LayerCache | None
+    ) -> Tensor:
         """Return the output (B, T, C) for x (B, T, C) at positions pos (T,)."""
         normed = self.norm_1(x)
         qkv = self.qkv(normed).unflatten(-1, (3, HEADS, -1))  # (B, T, 3, H, D)

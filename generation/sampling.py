@@ -67,7 +67,8 @@ def generate(
     texts = torch.tensor(padded, device=device)  # (B, tokens); grows as it is filled
     first_new = torch.tensor(prompt_lengths, device=device)
     length = min(prompt_lengths)  # tokens known of every row
-    start, cached = 0, 0  # the cache holds `cached` tokens of each row, from position `start` on
+    # the cache holds `cached` tokens of each row, from position `start` on
+    start, cached = 0, 0
     cache = Cache(model, capacity)
     while running:
         if length - start > capacity:
@@ -112,7 +113,8 @@ def sample_token(logits: Tensor, config: SamplingConfig, generator: torch.Genera
     """
     if config.temperature == 0:
         return logits.argmax(-1)
-    shifted = logits - logits.amax(-1, keepdim=True)  # at most 0: a low temperature cannot overflow
+    # at most 0: a low temperature cannot overflow
+    shifted = logits - logits.amax(-1, keepdim=True)
     # Lower temperatures differ only in float32's range: 1 / 1e-40 is Inf.
     probabilities = (shifted / max(config.temperature, 1e-30)).softmax(-1)
     tokens = None  # those of the columns of `probabilities`, if not all in order
@@ -121,7 +123,8 @@ def sample_token(logits: Tensor, config: SamplingConfig, generator: torch.Genera
     elif config.top_p < 1:
         probabilities, tokens = probabilities.sort(-1, descending=True)
     if config.top_p < 1:
-        before = probabilities.cumsum(-1) - probabilities  # probability of all more likely tokens
+        # probability of all more likely tokens
+        before = probabilities.cumsum(-1) - probabilities
         too_far = before >= config.top_p * probabilities.sum(-1, keepdim=True)
         probabilities = probabilities.masked_fill(too_far, 0)
         probabilities[:, 0].clamp_(min=1e-30)  # top_p = 0 keeps the most likely token

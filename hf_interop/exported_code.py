@@ -94,7 +94,10 @@ def _flat_statements(node: ast.Import | ast.ImportFrom, modules: Collection[str]
         if name in modules:
             flat = flat_name(name)
             suffix = f" as {alias.asname}" if alias.asname else ""
-            statements += [f"from . import {flat}{suffix}", f"from .{flat} import __name__ as _"]
+            statements += [
+                f"from . import {flat}{suffix}",
+                f"from .{flat} import __name__ as _",
+            ]
         elif isinstance(node, ast.ImportFrom):
             objects.append(ast.unparse(alias))
         else:

@@ -113,7 +113,9 @@ class PosencPreTrained(PreTrainedModel):
     def _init_weights(self, module):
         """Compute an encoding's buffers again: no file has them."""
         c = self.model.config
-        fresh = pe_spec.build(c.encodings, c.n_head, c.n_embd, c.block_size, c.n_layer, c.causal)
+        fresh = pe_spec.build(
+            c.encodings, c.n_head, c.n_embd, c.block_size, c.n_layer, c.causal
+        )
         for own, new in zip(self.model.posenc.modules(), fresh.modules(), strict=True):
             if own is module:
                 for name, buffer in new.named_buffers(recurse=False):
@@ -300,7 +302,9 @@ def check_weights(name_or_path: str | Path, arguments: dict) -> None:
         return  # transformers reports a missing config.json
     hashes = config.get("weights_sha256") or {}
     if not isinstance(hashes, dict) or any(Path(name).name != name for name in hashes):
-        raise OSError(f"{name_or_path}: weights_sha256 in config.json is corrupt: export it again")
+        raise OSError(
+            f"{name_or_path}: weights_sha256 in config.json is corrupt: export it again"
+        )
     for name, sha256 in hashes.items():
         try:
             path = cached_file(name_or_path, name, **location)
@@ -412,7 +416,8 @@ class LayerCacheAdapter(LayerCache):
         if features:
             shape = k.size(0), self.heads, -1, -1
             by_head = torch.cat([x.expand(shape) for x in features], -1)  # (B, H, T, W)
-            by_key = by_head.unflatten(1, (k.size(1), -1)).transpose(2, 3)  # (B, G, T, H / G, W)
+            # (B, G, T, H / G, W)
+            by_key = by_head.unflatten(1, (k.size(1), -1)).transpose(2, 3)
             columns = by_key.flatten(3)
         # Features are float32, so keys are then stored in float32.
         keys, values = self.cache.update(torch.cat([k, columns], -1), v, self.layer)

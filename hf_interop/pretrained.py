@@ -99,7 +99,9 @@ def tokenizer_of(name: str, folder: Path | None, model: GPT) -> tuple[str, dict[
     if folder and model.config.block != "gpt2":
         names = os.listdir(folder)
         if not any(fnmatch.filter(names, pattern) for pattern in TOKENIZER_FILES):
-            raise InputError(f"{name} has no tokenizer.json: copy it from the model's repository")
+            raise InputError(
+                f"{name} has no tokenizer.json: copy it from the model's repository"
+            )
         tokenizer = make_tokenizer(f"hf:{name}", tuple)
         found, vocab_size, files = tokenizer.name, tokenizer.vocab_size, tokenizer.files
     if model.config.vocab_size < vocab_size:
@@ -230,7 +232,8 @@ def _original_weights(model: GPT) -> dict[str, Tensor]:
     """Return copies of the weights under transformers' names."""
     c = model.config
     heads = (c.n_head, c.n_kv_head, c.n_kv_head)
-    rows = {2: [c.n_inner] * 2, 3: [count * c.head_dim for count in heads]}  # of joined matrices
+    # of joined matrices
+    rows = {2: [c.n_inner] * 2, 3: [count * c.head_dim for count in heads]}
     prefix = "transformer." if c.block == "gpt2" else "model."
     weights = {}
     for ours, tensor in model.state_dict().items():

@@ -68,14 +68,18 @@ def settings_of(name: str, content: dict) -> dict:
         config = CONFIG_MAPPING[kind].from_dict(content)
     except Exception as error:  # of the many checks of transformers
         reason = " ".join(str(error).split())[:120]
-        raise InputError(f"'{name}' has a wrong config.json ({reason}): copy it again") from None
+        raise InputError(
+            f"'{name}' has a wrong config.json ({reason}): copy it again"
+        ) from None
     for key, values in SUPPORTED.items():
         if getattr(config, key, values[0]) not in values:
             raise InputError(
                 f"'{name}' has {key} {getattr(config, key)}, but only "
                 f"{' or '.join(map(str, values))} is supported: name another model"
             )
-    found = {ours: getattr(config, key) for key, ours in SETTINGS.items() if hasattr(config, key)}
+    found = {
+        ours: getattr(config, key) for key, ours in SETTINGS.items() if hasattr(config, key)
+    }
     if kind == "gpt2":
         return found | {"block": "gpt2", "pe": "learnable"}
     return found | {"block": "llama", "pe": _join_layers(_encodings(name, config))}

@@ -64,7 +64,8 @@ class FIRE(Encoding):
         ratio = self.psi((i - j).abs()) / self.normalizer(torch.maximum(i, j))
         hidden = F.relu(ratio[..., None] * self.w1 + self.b1)  # (1, 1, T, S, width)
         heads = h.flatten()
-        return F.linear(hidden, self.w2[heads], self.b2[heads])[0].movedim(-1, 1)  # (1, H, T, S)
+        # (1, H, T, S)
+        return F.linear(hidden, self.w2[heads], self.b2[heads])[0].movedim(-1, 1)
 
     def set_bidirectional(self):
         super().set_bidirectional()

@@ -29,7 +29,8 @@ class PaTH(Encoding):
         self.strength = nn.Linear(channels, heads)  # b
 
     def features(self, x, pos, previous=None):
-        w = self.up(self.down(x)).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, T, D)
+        # (B, H, T, D)
+        w = self.up(self.down(x)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         beta = 2 * self.strength(x).sigmoid().mT.contiguous()  # (B, H, T)
         return (), (F.normalize(w, dim=-1), beta)
 
@@ -38,7 +39,8 @@ class PaTH(Encoding):
         w_beta = w * beta[..., None]
         query = d[:, :1]  # (T, 1), the index of each query among the keys
         blocks, x = [], q
-        for start in range((k.size(2) - 1) // BLOCK * BLOCK, -1, -BLOCK):  # from the last keys on
+        # from the last keys on
+        for start in range((k.size(2) - 1) // BLOCK * BLOCK, -1, -BLOCK):
             keys = slice(start, start + BLOCK)
             block_w, block_w_beta = w[:, :, keys], w_beta[:, :, keys]
             index = torch.arange(start, start + block_w.size(2), device=q.device)
@@ -46,7 +48,9 @@ class PaTH(Encoding):
             # token first.
             right = (x @ block_w.mT).masked_fill(index > query, 0)  # (B, H, T, tokens)
             system = (block_w @ block_w_beta.mT).triu(1)
-            u = torch.linalg.solve_triangular(system, right.mT, upper=True, unitriangular=True).mT
+            u = torch.linalg.solve_triangular(
+                system, right.mT, upper=True, unitriangular=True
+            ).mT
             later = (k[:, :, keys] @ block_w_beta.mT).triu(1)  # H_s acts on keys before s
             blocks.append(x @ k[:, :, keys].mT - u @ later.mT)
             x = x - u @ block_w_beta

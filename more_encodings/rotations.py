@@ -74,7 +74,8 @@ class SelectiveRoPE(RunningRotation):
         self.b = nn.Parameter(torch.zeros(heads, pairs))
 
     def steps(self, x):
-        step = self.up(self.down(x)).unflatten(-1, self.b.shape) + self.b.exp()  # (B, T, H, D/2)
+        # (B, T, H, D/2)
+        step = self.up(self.down(x)).unflatten(-1, self.b.shape) + self.b.exp()
         width = 2 * self.b.size(1)
         return step * frequencies(width, 10_000, x.device).to(x.dtype)
 

@@ -107,7 +107,9 @@ def dataset_of(record: dict) -> str:
     return record["data"]["dataset"].removesuffix("-bytes")
 
 
-def make_columns(records: list[dict], key: str, may_differ: tuple[str, ...] = ()) -> list[Column]:
+def make_columns(
+    records: list[dict], key: str, may_differ: tuple[str, ...] = ()
+) -> list[Column]:
     """Return the columns of a table, in order; key: of the value in an entry.
 
     A label is the encoding, plus the settings that differ between its columns.
@@ -181,7 +183,9 @@ def read_may_differ(text: str, records: Collection[dict]) -> tuple[str, ...]:
     recorded = {name for each in records if each.get("settings") for name in training_of(each)}
     known = recorded | MAY_CHANGE_ON_RESUME  # records lack these, which change no result
     if unknown := [name for name in names if recorded and name not in known]:
-        raise InputError(*(cli.unknown(f"--may_differ {name}", name, known) for name in unknown))
+        raise InputError(
+            *(cli.unknown(f"--may_differ {name}", name, known) for name in unknown)
+        )
     return names
 
 
@@ -198,9 +202,8 @@ def describe_differences(
     warning, sentence = "", ""
     if wrong := [name for name in names if name not in may_differ]:
         values = _describe_settings(columns, wrong)
-        warning = (
-            f"**Not comparable**, because the runs differ in more than encoding and seed: {values}."
-        )
+        what = "because the runs differ in more than encoding and seed"
+        warning = f"**Not comparable**, {what}: {values}."
     if shown := [name for name in names if name in may_differ]:
         sentence = f" Settings that differ: {_describe_settings(columns, shown)}."
     return warning, sentence

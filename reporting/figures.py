@@ -95,7 +95,9 @@ def by_length(
     draw_columns(columns, file, BANDS, panels, x_label, y_scale)
 
 
-def draw_columns(columns: list[Column], file, note: str, panels, x_label: str, *scale, **options):
+def draw_columns(
+    columns: list[Column], file, note: str, panels, x_label: str, *scale, **options
+):
     """Draw lines of columns, with models in the title, and training lengths."""
     title = f"{describe_models(columns)}\n{note}".strip()
     trained_at = {column.trained_at for column in columns}

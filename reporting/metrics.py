@@ -110,7 +110,8 @@ def matches_paper(printed: Printed, record: dict) -> bool:
     if printed.metric == TRAINING_LENGTHS:
         return metric is PERPLEXITY and "objective" not in record
     is_same = metric is not None and metric.name == printed.metric
-    return is_same and (metric is NDCG or "objective" not in record)  # perplexities: of decoders
+    # perplexities: of decoders
+    return is_same and (metric is NDCG or "objective" not in record)
 
 
 def describe_record(record: dict) -> str:
@@ -192,7 +193,9 @@ def _caption(template: str, error_key: str, records: list[dict], **others) -> st
     values = {"metric": first.get("metric")} | first["data"] | (first.get("protocol") or {})
     values["text"] = _data(first) if "tokenizer" in first["data"] else ""
     values["trained_at"] = join_numbers(record["block_size"] for record in records)
-    values["error"] = max((entry.get(error_key) or 0 for entry in entries_of(records)), default=0)
+    values["error"] = max(
+        (entry.get(error_key) or 0 for entry in entries_of(records)), default=0
+    )
     note = ""
     if any(len(column.records) > 1 for column in make_columns(records, key="")):
         note = " Mean ± standard deviation over seeds."
@@ -315,7 +318,9 @@ RECALL = Metric(
         "recall_se",
     ),
     plots={
-        "recall": partial(by_length, y_label="recall (percent of perplexity saved)", **BY_DISTANCE)
+        "recall": partial(
+            by_length, y_label="recall (percent of perplexity saved)", **BY_DISTANCE
+        )
     },
 )
 TRAINED_RECALL = Metric(
@@ -354,7 +359,8 @@ LOSSES = Metric(
 COMPARISON = Metric(
     "Comparison", "compare", record_schema.COMPARISON, comparison_table, _comparison_caption
 )
-LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, TRAINED_RECALL, NDCG)  # record["lengths"]
+# record["lengths"]
+LENGTH_METRICS = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, TRAINED_RECALL, NDCG)
 METRICS = {
     metric.schema: metric for metric in (*LENGTH_METRICS, ACCURACY, SPEED, LOSSES, COMPARISON)
 }

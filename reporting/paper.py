@@ -119,7 +119,9 @@ class PaperStatements(Source):
                 ratios.append((row["benchmark"], context, *pair, float(row["ratio"])))
         return ratios
 
-    def difference(self, quantity: str, encoding: str, baseline: str, lengths: tuple) -> str | None:
+    def difference(
+        self, quantity: str, encoding: str, baseline: str, lengths: tuple
+    ) -> str | None:
         """Return the printed difference between two training lengths, or None.
 
         quantity: perplexity, memory or time. lengths: in tokens.
@@ -157,7 +159,8 @@ def load(name: str) -> Printed:
     rows: dict[str, dict[int, dict[str, str]]] = {}
     for row in found:
         rows.setdefault(row["encoding"], {})[int(row["context"])] = row
-    lengths = [int(length) for length in entry["trained_at"].split()]  # one, or one per encoding
+    # one, or one per encoding
+    lengths = [int(length) for length in entry["trained_at"].split()]
     lengths *= len(rows) // len(lengths)
     by_encoding = dict(zip(rows, lengths, strict=True))
     return PaperTable(source, measure, entry["dataset"], entry["size"], rows, by_encoding)

@@ -71,7 +71,9 @@ def _spread(lengths: list[int], most: int) -> list[int]:
     return kept
 
 
-def _merge_deviations(cells: list[list[str]], columns: list[Column], lengths: list[int]) -> None:
+def _merge_deviations(
+    cells: list[list[str]], columns: list[Column], lengths: list[int]
+) -> None:
     """Move deviations into one column: the largest of each encoding."""
     known = [[n for n in _deviations(column, lengths) if n is not None] for column in columns]
     largest = [f"{max(values):.2f}" if values else MISSING for values in known]
@@ -111,8 +113,12 @@ def loss_table(record: dict) -> Table:
     cells = [["encoding", "final loss", "mean loss", "seeds"]]
     for column in loss_columns(record["runs"]):
         losses = [entry["losses"] for entry in column.entries_by_seed(1).values()]
-        means = [[float(last_losses(each, part).mean()) for each in losses] for part in (FINAL, 1)]
-        cells.append([column.label, *(mean_and_deviation(m, 3) for m in means), f"{len(losses)}"])
+        means = [
+            [float(last_losses(each, part).mean()) for each in losses] for part in (FINAL, 1)
+        ]
+        cells.append(
+            [column.label, *(mean_and_deviation(m, 3) for m in means), f"{len(losses)}"]
+        )
     return Table(cells)
 
 

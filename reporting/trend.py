@@ -57,7 +57,9 @@ class Rung:
 
 def _ratio(claim: Claim, columns: list[Column]) -> Interval | None:
     """Return a ratio; of several recipes the one with the most seeds counts."""
-    by_encoding = {each.pe: each for each in sorted(columns[::-1], key=lambda c: len(c.records))}
+    by_encoding = {
+        each.pe: each for each in sorted(columns[::-1], key=lambda c: len(c.records))
+    }
     ours = by_encoding.get(claim.encoding)
     other = by_encoding.get(claim.others[0]) if claim.others else ours
     if ours is None or other is None:
@@ -107,7 +109,9 @@ def make_rungs(records: list[dict]) -> list[Rung]:
     for record in records:
         # intervals.perplexity_ratio compares lengths of other text unpaired.
         record = record | {"protocol": record["protocol"] | {"remainder": None}}
-        data = tuple(record["data"].get(key) for key in ("dataset", "split", "tokenizer", "sha256"))
+        data = tuple(
+            record["data"].get(key) for key in ("dataset", "split", "tokenizer", "sha256")
+        )
         groups.setdefault((record.get("size"), record["block_size"], data), []).append(record)
     rungs = []
     for group in groups.values():
@@ -156,6 +160,8 @@ def plot(trends: list[Trend], rungs: Sequence[Rung], file) -> None:
                 line.add(rung.parameters, ratio.estimate, *errors)
     most = max(len(line.points) for line in lines)
     shown = [line for line in lines if len(line.points) >= min(most, 2)]
-    title = "ratios with 95% intervals; text and training length differ between sizes (trend.md)"
+    title = (
+        "ratios with 95% intervals; text and training length differ between sizes (trend.md)"
+    )
     panels = [("ratio (1: no effect)", shown)]
     figures.draw_lines(file, title, panels, "parameters", level=1, x_base=10)

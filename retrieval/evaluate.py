@@ -68,7 +68,9 @@ def main(argv=None):
     plans = [plan(run, sentence_encoder.read_config(run), config) for run in config.runs]
     task = tasks.load_task(config.data, config.split)
     records = []
-    for run, model, (lengths, longest, identity) in zip(config.runs, models, plans, strict=True):
+    for run, model, (lengths, longest, identity) in zip(
+        config.runs, models, plans, strict=True
+    ):
         identity |= {
             "checkpoint_sha256": hash_file(Path(run) / "model.safetensors"),
             "dtype": str(dtype).removeprefix("torch."),
@@ -85,7 +87,9 @@ def main(argv=None):
         path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
         facts = {"data_revision": task.revision} if task.revision else {}
         records.append(
-            update_record(run, path, identity, lengths, measure_supported, device, None, **facts)
+            update_record(
+                run, path, identity, lengths, measure_supported, device, None, **facts
+            )
         )
     print(f"\n{metrics.summary(records)}")
 
@@ -133,7 +137,9 @@ def measure(run: str, model, task: tasks.Task, longest: float, length: int) -> d
         return vectors
 
     names = list(task.documents)
-    hits = semantic_search(encode(task.queries.values()), encode(task.documents.values()), top_k=10)
+    hits = semantic_search(
+        encode(task.queries.values()), encode(task.documents.values()), top_k=10
+    )
     values = []
     for query, query_hits in zip(task.queries, hits, strict=True):
         ranking = [names[int(hit["corpus_id"])] for hit in query_hits]

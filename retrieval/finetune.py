@@ -213,7 +213,9 @@ def train(
     Raises InputError if the loss is NaN or Inf.
     """
     from sentence_transformers import SentenceTransformerTrainingArguments
-    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.losses import (
+        CachedMultipleNegativesRankingLoss,
+    )
 
     from retrieval.sentence_encoder import EncoderTrainer, StepCallback
 
@@ -225,7 +227,8 @@ def train(
         batch_sampler="no_duplicates",
         learning_rate=config.lr,
         lr_scheduler_type="linear",
-        warmup_steps=config.warmup,  # a value below 1 is a fraction of the steps (transformers 5)
+        # a value below 1 is a fraction of the steps (transformers 5)
+        warmup_steps=config.warmup,
         seed=config.seed,
         data_seed=config.seed,
         logging_steps=config.log_every,

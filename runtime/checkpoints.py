@@ -168,7 +168,9 @@ def _read(path: Path) -> tuple[Any, str]:
         raise
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(f"{path} cannot be read ({reason}): check the file and its disk") from None
+        raise InputError(
+            f"{path} cannot be read ({reason}): check the file and its disk"
+        ) from None
     except Exception as error:  # a file of another program can cause any
         raise _foreign(path, describe_load_error(error)) from None
     return content, sha256
@@ -203,8 +205,12 @@ def describe_load_error(error: Exception) -> str:
 
 def _corrupt(path: Path, reason: str) -> InputError:
     """Return the error for a file whose bytes have changed."""
-    older = [each for each in list_checkpoints(path.parent) if named_step(each) < named_step(path)]
-    remedy = f"remove it to continue from {older[-1]}" if older else "restore a copy, or remove it"
+    older = [
+        each for each in list_checkpoints(path.parent) if named_step(each) < named_step(path)
+    ]
+    remedy = (
+        f"remove it to continue from {older[-1]}" if older else "restore a copy, or remove it"
+    )
     return InputError(f"{path} is corrupt or not a checkpoint ({reason}): {remedy}")
 
 

@@ -266,7 +266,9 @@ def _unknown_keys(path: str, values: dict, fields, positional) -> list[str]:
         if name not in fields:
             problems.append(unknown(f"{path}: key {name}", name, fields))
         elif name in refused:
-            problems.append(f"{path}: {name} cannot be set in a file: pass it on the command line")
+            problems.append(
+                f"{path}: {name} cannot be set in a file: pass it on the command line"
+            )
     return problems
 
 
@@ -292,7 +294,9 @@ def _read_values(path: str) -> dict:
         reason = " ".join(str(error).split())
         raise InputError(f"--config {path} is not YAML ({reason}): fix the file") from None
     if not isinstance(values, dict):
-        raise InputError(f"--config {path} is not a mapping: use lines of the form 'name: value'")
+        raise InputError(
+            f"--config {path} is not a mapping: use lines of the form 'name: value'"
+        )
     return values
 
 

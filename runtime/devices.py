@@ -74,7 +74,9 @@ def select_device(
     print(f"device {describe(selected)}, {name}")
     in_hardware = name == "float32" or (name == "bfloat16" and has_bfloat16)
     if selected.type == "cpu" and not in_hardware:
-        print(f"note: {name} is emulated on this CPU, which can take ten times as long: use auto")
+        print(
+            f"note: {name} is emulated on this CPU, which can take ten times as long: use auto"
+        )
     return selected, DTYPES[name]
 
 

@@ -95,7 +95,9 @@ def process_group():
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield Processes()
         return
-    processes = Processes(*(int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")))
+    processes = Processes(
+        *(int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+    )
     has_gpus = torch.cuda.is_available()
     if has_gpus:
         if processes.local_rank >= (count := torch.cuda.device_count()):

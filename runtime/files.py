@@ -218,7 +218,8 @@ def read_json_values(path: str | Path, remedy: str, schema=None) -> dict[str, An
     found = {
         f"{file}, line {number}": value
         for number, value in enumerate(read_json_lines(file), 1)
-        if not separator or (isinstance(value, dict) and value.get("run", value.get("pe")) == name)
+        if not separator
+        or (isinstance(value, dict) and value.get("run", value.get("pe")) == name)
     }
     if not found:
         raise InputError(f"{path} has no records{f' of {name}' if separator else ''}: {remedy}")

@@ -97,7 +97,9 @@ def load_plugin(path: str | Path) -> Plugin:
 
 def _lines(error: BaseException, paths: Iterable[str]) -> list[str]:
     """Return the lines of an exception that are in some files."""
-    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    frames = [
+        (frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)
+    ]
     if isinstance(error, SyntaxError):
         frames.append((error.filename or "", error.lineno))
     return [f"{path}, line {line}" for path, line in frames if path in paths]

@@ -129,7 +129,9 @@ class Run:
         old_steps, steps = changed.get("steps", (0, 0))
         allowed = override | ({"steps"} if steps > old_steps else set())
         refused = [name for name in changed if name not in allowed]
-        flag = ",".join(name for name in [*sorted(override), *refused] if name in MAY_BE_OVERRIDDEN)
+        flag = ",".join(
+            name for name in [*sorted(override), *refused] if name in MAY_BE_OVERRIDDEN
+        )
         overridden = (
             f"use the same, or pass --override {flag} to change it from step {self.step} on"
         )

@@ -160,5 +160,7 @@ def rank(scores: dict[str, Score]) -> dict[str, int | None]:
         return -held[pe], far.estimate if far else math.inf
 
     others = [count for pe, count in held.items() if pe != REFERENCE]
-    places = {pe: 1 + sum(count > held[pe] for count in others) for pe in sorted(scores, key=key)}
+    places = {
+        pe: 1 + sum(count > held[pe] for count in others) for pe in sorted(scores, key=key)
+    }
     return places | {REFERENCE: None}

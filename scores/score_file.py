@@ -215,7 +215,9 @@ def read_run(folder: Path, pe: str, seed: int) -> dict[str, dict]:
         if kind is None or record["step"] != record["settings"]["steps"]:
             continue
         if (record["pe"], record["seed"]) != (pe, seed):
-            raise InputError(f"{path} is not of {pe} with seed {seed}: use another folder of runs")
+            raise InputError(
+                f"{path} is not of {pe} with seed {seed}: use another folder of runs"
+            )
         kind = kind.format(**record["protocol"])
         record["protocol"]["lengths"] = [*map(int, record["lengths"])]
         if kind in records:
@@ -242,5 +244,8 @@ def compact(by_seed: dict[str, dict]) -> dict[str, dict]:
             if entry and "tokens" in entry:
                 losses, widths = segment_losses([entry]) or (np.array([[entry["loss"]]]), [1.0])
                 tokens = [round(width * entry["tokens"]) for width in widths]
-                by_length[length] = entry | {"blocks": losses[0].tolist(), "block_tokens": tokens}
+                by_length[length] = entry | {
+                    "blocks": losses[0].tolist(),
+                    "block_tokens": tokens,
+                }
     return json.loads(json.dumps(results), parse_float=lambda text: round(float(text), DIGITS))

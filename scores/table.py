@@ -56,7 +56,9 @@ class Config:
 
     def __post_init__(self):
         if not self.scores:
-            raise InputError("no score files given: python -m scores.table results/scores/*.json*")
+            raise InputError(
+                "no score files given: python -m scores.table results/scores/*.json*"
+            )
 
 
 def main(argv=None):
@@ -117,8 +119,12 @@ def score_rows(scores: dict[str, Score]) -> list[dict[str, str]]:
             "encoding": pe,
             **{each.where: SHORT.get(each.outcome, MISSING) for each in verdicts},
             "perplexity at 1x": without_interval(with_interval(criterion.perplexity(score, 1))),
-            "perplexity at 16x": without_interval(with_interval(criterion.perplexity(score, FAR))),
-            "perplexity at 16x / cable": MISSING if pe == REFERENCE else with_interval(ratio, 3),
+            "perplexity at 16x": without_interval(
+                with_interval(criterion.perplexity(score, FAR))
+            ),
+            "perplexity at 16x / cable": MISSING
+            if pe == REFERENCE
+            else with_interval(ratio, 3),
             "recall at 4x (%)": with_interval(criterion.recall(score, 4)),
             "recall at 16x (%)": with_interval(criterion.recall(score, FAR)),
             "trained recall at 1x (%)": with_interval(near and near.scaled(100), 1),

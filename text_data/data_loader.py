@@ -213,7 +213,9 @@ def prefetch(batches, device: torch.device, depth: int = 2) -> Generator[list[An
             while True:
                 item = waiting.popleft().result()
                 waiting.append(thread.submit(read_next))
-                yield [x.to(device, non_blocking=True) if torch.is_tensor(x) else x for x in item]
+                yield [
+                    x.to(device, non_blocking=True) if torch.is_tensor(x) else x for x in item
+                ]
         finally:
             for future in waiting:
                 future.cancel()

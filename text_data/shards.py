@@ -143,7 +143,11 @@ def check_shard(
             size = os.fstat(file.fileno()).st_size
             problem = _check_header(header, size, tokens, version)
             file.seek(0)
-            if not problem and sha256 and hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            if (
+                not problem
+                and sha256
+                and hashlib.file_digest(file, "sha256").hexdigest() != sha256
+            ):
                 problem = "has been changed since it was written (its SHA-256 differs)"
     except FileNotFoundError:
         return [f"{path} does not exist: run the preparation again to write missing shards"]
@@ -359,7 +363,9 @@ class Shards:
                 f"the preparation of {folder} was interrupted: run the same command to resume it"
             )
         if not entries:
-            raise InputError(f"{folder} has no split '{split}': choose one of {' '.join(splits)}")
+            raise InputError(
+                f"{folder} has no split '{split}': choose one of {' '.join(splits)}"
+            )
         version = version_for(self.vocab_size)
         size = TOKEN_TYPES[version].itemsize * sum(entry["tokens"] for entry in entries)
         compare_hashes = verify == "always" or (verify == "auto" and size <= AUTO_VERIFY_BYTES)
@@ -386,7 +392,9 @@ class Shards:
     @property
     def tokenizer_files(self) -> dict[str, bytes]:
         """The tokenizer's files, content by name."""
-        return load_tokenizer(self.tokenizer, self.folder).files if "@" in self.tokenizer else {}
+        return (
+            load_tokenizer(self.tokenizer, self.folder).files if "@" in self.tokenizer else {}
+        )
 
     @property
     def padded_vocab_size(self) -> int:

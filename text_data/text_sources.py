@@ -29,7 +29,8 @@ ROWS_PER_READ = 256  # rows of a parquet file read at a time
 SKIPPED_LISTED = 10  # skipped files that are printed; the others are counted
 FINGERPRINT_BYTES = 2**20  # read at the beginning and at the end of each file
 TABLES = {".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
-PACKAGES = {".zst": "backports.zstd", ".lz4": "lz4", ".snappy": "python-snappy"}  # by compression
+# by compression
+PACKAGES = {".zst": "backports.zstd", ".lz4": "lz4", ".snappy": "python-snappy"}
 JSON_LINES = {".jsonl", ".json", ".ndjson"}
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 Mark = tuple[int, tuple[int, int]]
@@ -228,7 +229,9 @@ def _read_json_lines(file, columns: Sequence[str], first: int):
         except (msgspec.DecodeError, UnicodeDecodeError):
             try:
                 values = json.loads(line)  # also reads NaN
-                read = [values.get(name) for name in columns] if isinstance(values, dict) else []
+                read = (
+                    [values.get(name) for name in columns] if isinstance(values, dict) else []
+                )
                 json.dumps(read, ensure_ascii=False).encode()  # refuses half characters
             except (ValueError, RecursionError):
                 raise ValueError(f"line {row + 1} is not JSON in UTF-8") from None

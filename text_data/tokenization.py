@@ -93,7 +93,10 @@ class Preparation:
                 shards.Meta(out_dir, {"tokenizer": choice})  # raises InputError
             check_writable(existing.folder)
             self.tokenizer = make_tokenizer(choice, texts)
-        description |= {"tokenizer": self.tokenizer.name, "vocab_size": self.tokenizer.vocab_size}
+        description |= {
+            "tokenizer": self.tokenizer.name,
+            "vocab_size": self.tokenizer.vocab_size,
+        }
         self.meta = shards.Meta(out_dir, description, self.tokenizer.files)
 
     def writer(self, split: str, **options) -> shards.ShardWriter:

@@ -158,7 +158,8 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def incremental_decoder(self):
         tokens = []
-        shown = done = 0  # text of tokens[:done] has been returned; tokens[shown:done] is context
+        # text of tokens[:done] has been returned; tokens[shown:done] is context
+        shown = done = 0
 
         def decode_next(token: int) -> str:
             nonlocal shown, done
@@ -242,7 +243,9 @@ def make_tokenizer(choice: str, texts) -> Tokenizer:
         files = _read_files(folder)
         description = json.loads(files[SETTINGS_FILE]).get("name_or_path", "")
         if not description.startswith(("bpe:", "hf:")):
-            raise InputError(f"{choice} is not the folder of a data set or run: pass hf:{choice}")
+            raise InputError(
+                f"{choice} is not the folder of a data set or run: pass hf:{choice}"
+            )
         return HuggingFaceTokenizer(description, files)
     if folder.is_dir() and choice not in _names():
         remedy = f"pass the name of its tokenizer, or hf:{folder} for one of Hugging Face"

@@ -34,7 +34,9 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     old_tokenizer, data = checkpoint["data"]["tokenizer"], checkpoint["config"].get("data")
     if old_tokenizer != tokenizer:
         remedy = f"use other data, such as {data}" if data else "use other data"
-        problems.append(f"{run} was trained on {old_tokenizer} tokens, not {tokenizer}: {remedy}")
+        problems.append(
+            f"{run} was trained on {old_tokenizer} tokens, not {tokenizer}: {remedy}"
+        )
     state = model.state_dict()
     kept = {} if problems else kept_names(weights, old["pe"], model)
     misfits = [name for name in kept if weights[kept[name]].shape != state[name].shape]
@@ -54,7 +56,9 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     load_weights(model, merged, run)
     if old["pe"] == new.pe:
         return
-    located = [_locate(name, new.pe) for name in state if _is_encoding(name) and name not in kept]
+    located = [
+        _locate(name, new.pe) for name in state if _is_encoding(name) and name not in kept
+    ]
     labels = dict.fromkeys(f"{part.partition(':')[0]}.{rest}" for _, part, rest in located)
     print(f"{run} has pe {old['pe']}, this run has pe {new.pe}")
     print(f"new encoding parameters: {', '.join(labels) or 'none'}")

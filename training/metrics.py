@@ -35,7 +35,9 @@ class StepMetrics:
         """config: of train_gpt.py; dtype: of matrix products."""
         self.processes = processes
         self.tokens_per_step = config.tokens_per_step
-        self.flops_per_token = model.flops_per_token(config.block_size, windows.targets_per_window)
+        self.flops_per_token = model.flops_per_token(
+            config.block_size, windows.targets_per_window
+        )
         self.device = next(model.parameters()).device
         self.peak_flops = devices.peak_flops(devices.describe(self.device), dtype)
         self.steps: list[Step] = []
@@ -73,7 +75,8 @@ class StepMetrics:
             "lr": lr,
             "grad_norm": self.steps[-1].norm.item(),
             "ms": ms,
-            "data_ms": 1000 * statistics.fmean(each.data_seconds for each in self.steps[first:]),
+            "data_ms": 1000
+            * statistics.fmean(each.data_seconds for each in self.steps[first:]),
             "tokens_per_second": 1000 * self.tokens_per_step / ms,
             "memory": devices.peak_memory(self.device),
         }
@@ -102,7 +105,9 @@ def step_columns(values: dict, steps_left: int) -> list[str]:
     ]
 
 
-def validation_sums(model: GPT, windows: Windows, rows: int, inputs, targets, *positions) -> Tensor:
+def validation_sums(
+    model: GPT, windows: Windows, rows: int, inputs, targets, *positions
+) -> Tensor:
     """Return sums of losses and correct predictions of a batch, (2,) float64.
 
     Tensors: of `Windows.batch`; rows after the first `rows` are padding.

@@ -36,7 +36,9 @@ def supports(encoding: Encoding) -> bool:
 def load():
     """Return the module `interface`; InputError if Triton cannot run here."""
     if IN_EXPORT:
-        raise InputError("attention: the triton path is not included in exported folders: use auto")
+        raise InputError(
+            "attention: the triton path is not included in exported folders: use auto"
+        )
     try:
         import triton  # noqa: F401
 

@@ -70,12 +70,16 @@ def _check(q: Tensor, k: Tensor, bias: Bias, causal: bool) -> None:
     heads = "at most {:,} heads of all sequences together, not {:,}"
     _require(B * H <= MAX_HEADS, heads, MAX_HEADS, B * H)
     is_supported = MIN_HEAD_DIM <= D <= MAX_HEAD_DIM
-    _require(is_supported, "head dimensions from {} to {}, not {}", MIN_HEAD_DIM, MAX_HEAD_DIM, D)
+    _require(
+        is_supported, "head dimensions from {} to {}, not {}", MIN_HEAD_DIM, MAX_HEAD_DIM, D
+    )
     _require(q.dtype in DTYPES, "bfloat16, float16 or float32, not {}", q.dtype)
     _require(T <= S, "a key for each query, not {} queries and {} keys", T, S)
     if bias.pieces is not None:
         limit = operators.MAX_PIECES - 1
-        _require(bias.pieces.size(-1) <= limit + 1, "at most {:,} units in FIRE's network", limit)
+        _require(
+            bias.pieces.size(-1) <= limit + 1, "at most {:,} units in FIRE's network", limit
+        )
         _require(causal, "causal attention for FIRE")
     if table is not None:
         learns = table.requires_grad and torch.is_grad_enabled()

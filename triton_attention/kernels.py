@@ -126,12 +126,16 @@ def _evaluate_pieces(r, pieces, first_piece, last_piece, NUM_PIECES: tl.constexp
         above = r > tl.load(pieces + piece - 1)
         piece_slope = tl.load(pieces + NUM_PIECES + piece)
         slope = tl.where(above, piece_slope, slope)
-        value = tl.where(above, piece_slope * r + tl.load(pieces + 2 * NUM_PIECES + piece), value)
+        value = tl.where(
+            above, piece_slope * r + tl.load(pieces + 2 * NUM_PIECES + piece), value
+        )
     return slope, value
 
 
 @triton.jit
-def _load_tile(x, rows, count, stride, channels, D: tl.constexpr, all_inside: tl.constexpr = False):
+def _load_tile(
+    x, rows, count, stride, channels, D: tl.constexpr, all_inside: tl.constexpr = False
+):
     """Load rows of a matrix (count, D), zeros past its ends."""
     if all_inside and channels.shape[0] == D:
         return tl.load(x + rows.to(tl.int64)[:, None] * stride + channels[None, :])
@@ -170,7 +174,9 @@ def _log2(x):
 
 
 @triton.jit
-def _load_vector(x, indices, count, stride, used: tl.constexpr, all_inside: tl.constexpr = False):
+def _load_vector(
+    x, indices, count, stride, used: tl.constexpr, all_inside: tl.constexpr = False
+):
     """Load one number per token; zeros past the end, or if unused."""
     if used:
         if all_inside:
@@ -270,9 +276,12 @@ def attention_forward(
             v = _load_tile(V, j, S, v_t, channels, D, not masked)
             y = y * rescale[:, None] + _dot(p.to(v.dtype), v, precision)
             row_max = new_max
-    row_sum = tl.maximum(tl.sum(row_sum, 1), 1e-30)  # rows past the last query attend to nothing
+    # rows past the last query attend to nothing
+    row_sum = tl.maximum(tl.sum(row_sum, 1), 1e-30)
     _store_tile(Y + (batch * T * H + head) * D, y / row_sum[:, None], t, T, H * D, channels, D)
-    tl.store(LSE + tl.program_id(1).to(tl.int64) * T + t, row_max + tl.log2(row_sum), mask=t < T)
+    tl.store(
+        LSE + tl.program_id(1).to(tl.int64) * T + t, row_max + tl.log2(row_sum), mask=t < T
+    )
 
 
 @triton.jit
@@ -309,7 +318,9 @@ def attention_backward_rows(
     uses_g: tl.constexpr = decays or kind == PIECEWISE_LINEAR
     grad_g: tl.constexpr = uses_g and g_learns
     grad_s_i: tl.constexpr = s_learns and (kind == LOG_DECAY or (decays and not causal))
-    needs_residue: tl.constexpr = (decays and s_learns and not grad_s_i) or kind == PIECEWISE_LINEAR
+    needs_residue: tl.constexpr = (
+        decays and s_learns and not grad_s_i
+    ) or kind == PIECEWISE_LINEAR
     K += batch * k_b + head // SHARED * k_h
     V += batch * v_b + head // SHARED * v_h
     S_J += batch * sj_b + head * sj_h
@@ -410,7 +421,8 @@ def attention_backward_columns(
     PIECES += head * 3 * NUM_PIECES
     LSE += tl.program_id(1).to(tl.int64) * T
     DELTA += tl.program_id(1).to(tl.int64) * T
-    k = _load_tile(K + batch * k_b + head // SHARED * k_h, j, S, k_t, channels, D)  # (N, D_TILE)
+    # (N, D_TILE)
+    k = _load_tile(K + batch * k_b + head // SHARED * k_h, j, S, k_t, channels, D)
     v = _load_tile(V + batch * v_b + head // SHARED * v_h, j, S, v_t, channels, D)
     s_j = _load_vector(S_J + batch * sj_b + head * sj_h, j, S, sj_t, decays)[:, None]
     dk = tl.zeros((N, D_TILE), tl.float32)
@@ -544,7 +556,9 @@ def attention_backward_distances(
                 d_intercepts += tl.where(is_number, tl.sum(in_piece), 0.0)
             dz *= slope * g
         total += dz
-    program = ((tl.program_id(2) * H + head) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64)
+    program = ((tl.program_id(2) * H + head) * tl.num_programs(0) + tl.program_id(0)).to(
+        tl.int64
+    )
     columns = N - 1 + r[:, None] - r[None, :]
     tl.store(SUMS + program * 2 * N * N + r[:, None] * 2 * N + columns, total)
     if kind == PIECEWISE_LINEAR:

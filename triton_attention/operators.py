@@ -46,7 +46,9 @@ def _attention(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, w
     return y, lse
 
 
-def _attention_fake(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, window_size):
+def _attention_fake(
+    q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, window_size
+):
     q, _, _ = _unpack(q, k, v)
     return _empty_heads_last(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
@@ -100,7 +102,17 @@ def _launch_backward(grads, dy, y, lse, inputs, kept, settings):
     if table_learns:
         settings = kernel_settings("distances", q, k, pieces, kind, causal, window_size)
         _launch_distances(
-            d_table, d_pieces, dy, lse, delta, inputs, scale, causal, window_size, strides, settings
+            d_table,
+            d_pieces,
+            dy,
+            lse,
+            delta,
+            inputs,
+            scale,
+            causal,
+            window_size,
+            strides,
+            settings,
         )
 
 
@@ -120,7 +132,8 @@ def _launch_distances(
     kernel = kernels.attention_backward_distances
     tensors = q, k, v, g, table, pieces, dy, lse, delta, sums, piece_sums
     numbers = scale, B, H, T, table.size(-1), window_size
-    numbers += strides[:9] + strides[13:15] + strides[18:]  # of q, k, v; g without its batch; dy
+    # of q, k, v; g without its batch; dy
+    numbers += strides[:9] + strides[13:15] + strides[18:]
     _launch(kernel, (offsets, H, parts), *tensors, *numbers, SEQUENCES=SEQUENCES, **settings)
     by_distance = _sum_diagonals(sums.sum((0, 3)), T, causal)
     d_table[:, : by_distance.size(1)] = by_distance
@@ -163,7 +176,9 @@ def _backward(ctx, dy, _):
 
 
 INPUTS = "Tensor q, Tensor k, Tensor v, Tensor s_i, Tensor g, Tensor s_j, Tensor table, "
-INPUTS += "Tensor pieces, Tensor kept, SymInt kind, float scale, bool causal, SymInt window_size"
+INPUTS += (
+    "Tensor pieces, Tensor kept, SymInt kind, float scale, bool causal, SymInt window_size"
+)
 register(
     "attention_backward",
     f"(Tensor dy, Tensor y, Tensor lse, {INPUTS}, bool s_learns, bool g_learns, bool table_learns) "

@@ -90,4 +90,6 @@ def _tile_min(x: Tensor, size: int) -> Tensor:
 
 def _tile_max(x: Tensor, size: int) -> Tensor:
     """Return the maximum of each tile: (B, H, n) -> (B, H, tiles)."""
-    return F.pad(x, (0, -x.size(-1) % size), value=-torch.inf).unflatten(-1, (-1, size)).amax(-1)
+    return (
+        F.pad(x, (0, -x.size(-1) % size), value=-torch.inf).unflatten(-1, (-1, size)).amax(-1)
+    )

@@ -90,9 +90,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     datasets: list[str] = []
     size: str | None = None
     except_sizes: list[str] = []
-    quantity: Perplexities | Scores | Benched | Losses | Literal["recall", "receptive field"] = (
-        "perplexity"
-    )
+    quantity: (
+        Perplexities | Scores | Benched | Losses | Literal["recall", "receptive field"]
+    ) = "perplexity"
     relation: Literal["<", "<=", ">", ">=", "~"] = ">"
     bound: float = 1
     at: list[float] | Lengths = []
@@ -159,7 +159,9 @@ def decide(claim: Claim, comparisons: Comparisons) -> Verdict | None:
         claim = claim.but(others=[pe for pe in claim.others if pe in compared])
     verdict = claim.unmeasured()
     measured = {name: each for name, each in comparisons.items() if isinstance(each, Interval)}
-    settings = {name for each in comparisons.values() if isinstance(each, tuple) for name in each}
+    settings = {
+        name for each in comparisons.values() if isinstance(each, tuple) for name in each
+    }
     if settings:
         verdict.measured = f"the runs differ in {', '.join(sorted(settings))}"
         verdict.outcome = NOT_COMPARABLE
@@ -168,7 +170,9 @@ def decide(claim: Claim, comparisons: Comparisons) -> Verdict | None:
     verdict.outcome, counts = combine(outcomes)
     least = max(measured, key=lambda name: _distance(measured[name].estimate, claim.relation))
     text = printed_interval(measured[least], one_seed=claim.quantity not in BENCHED)
-    verdict.measured = ", ".join(filter(None, (claim.what + text, " ".join(filter(None, least)))))
+    verdict.measured = ", ".join(
+        filter(None, (claim.what + text, " ".join(filter(None, least))))
+    )
     if len(outcomes) > 1 and verdict.outcome != HOLDS:
         verdict.measured += f"; {counts}"
     return verdict

@@ -67,7 +67,9 @@ def read_verdicts(folders: list[str]) -> list[dict]:
     """
     missing = [folder for folder in folders if not Path(folder).is_dir()]
     if missing:
-        raise InputError(*(f"{name} is not a folder: pass folders of reports" for name in missing))
+        raise InputError(
+            *(f"{name} is not a folder: pass folders of reports" for name in missing)
+        )
     verdicts = []
     for folder in folders:
         for report in sorted(path.parent for path in Path(folder).rglob(FILE)):
@@ -148,7 +150,9 @@ def _cell(claim: Verdict, verdicts: list[dict], out_dir: str | Path) -> str:
         target = quote(os.path.relpath(verdict["table"], out_dir), safe="/+")
         seeds = f" ({ONE_SEED})" if ONE_SEED in verdict["measured"] else ""
         outcome = f"**{verdict['outcome']}**", f"{seeds}{_compared(claim, verdict)}"
-        links.setdefault(outcome, {})[f"[{escape_markdown(verdict['report'])}]({target})"] = None
+        links.setdefault(outcome, {})[f"[{escape_markdown(verdict['report'])}]({target})"] = (
+            None
+        )
     lines = []
     for (outcome, details), found in links.items():
         several = details.replace(f" ({ONE_SEED})", "")

@@ -82,7 +82,9 @@ def judge_retrieval(columns: list[Column], **evidence) -> list[Verdict]:
     return _judge_models(_rows("retrieval_growth", "retrieval_best"), columns)
 
 
-def judge_generalization(records: list[dict], may_differ: tuple[str, ...] = ()) -> list[Verdict]:
+def judge_generalization(
+    records: list[dict], may_differ: tuple[str, ...] = ()
+) -> list[Verdict]:
     """Return verdicts on data that models were not trained on.
 
     records: see accuracy_and_perplexity; those of one text are compared.
@@ -157,7 +159,9 @@ def _rows(*sections: str) -> list[Claim]:
     return [claim for section in sections for claim in load()[section]]
 
 
-def _judge(claims: Iterable[Claim], measure: Callable[..., Measured], *evidence) -> list[Verdict]:
+def _judge(
+    claims: Iterable[Claim], measure: Callable[..., Measured], *evidence
+) -> list[Verdict]:
     """Return the verdicts on those claims that were measured."""
     verdicts = [decide(*found) for claim in claims for found in measure(claim, *evidence)]
     return [verdict for verdict in verdicts if verdict]
@@ -170,7 +174,9 @@ def _judge_models(claims: list[Claim], columns: list[Column]) -> list[Verdict]:
         model = column.records[0].get("size"), column.trained_at
         models.setdefault(model, []).append(column)
     return [
-        verdict for model in models.values() for verdict in _judge(claims, _compare, model, columns)
+        verdict
+        for model in models.values()
+        for verdict in _judge(claims, _compare, model, columns)
     ]
 
 
@@ -328,7 +334,10 @@ def find_pairs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Itera
     names = (claim.encoding, *claim.others)
     for scale, ours, other in itertools.product(SCALES, columns, columns):
         lengths = (claim.trained_at // scale, claim.other_trained_at // scale)
-        is_pair = (ours.pe, other.pe) == names and (ours.trained_at, other.trained_at) == lengths
+        is_pair = (ours.pe, other.pe) == names and (
+            ours.trained_at,
+            other.trained_at,
+        ) == lengths
         record, size = ours.records[0], ours.records[0].get("size")
         has_size = size == other.records[0].get("size") and size not in claim.except_sizes
         if scale == 1:

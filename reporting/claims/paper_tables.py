@@ -30,7 +30,9 @@ PAPER_COLUMNS = {
     },
 }
 UNITS = {"memory": "memory (MB)", "time per token": "time per token (µs)"}
-EXPLAINED_MARKS = f"{BETTER} {MARKS_REFERENCE} is significantly better, {WORSE} significantly worse"
+EXPLAINED_MARKS = (
+    f"{BETTER} {MARKS_REFERENCE} is significantly better, {WORSE} significantly worse"
+)
 
 
 def paper_comparison(
@@ -68,7 +70,10 @@ def paper_comparison(
             caption += " The protocols differ (docs/evaluation.md)."
     caption = caption.format(f"{paper.source} ({paper.dataset}, {paper.size}")
     rows = [
-        [column.label, *(_cell(column, paper, marks or {}, context, base) for context in contexts)]
+        [
+            column.label,
+            *(_cell(column, paper, marks or {}, context, base) for context in contexts),
+        ]
         for column in columns
     ]
     if paper.marks:
@@ -113,7 +118,9 @@ def _same_setting(record: dict, paper: PaperTable) -> bool:
     )
 
 
-def _cell(column: Column, paper: PaperTable, marks: Marks, context: int, base: int | None) -> str:
+def _cell(
+    column: Column, paper: PaperTable, marks: Marks, context: int, base: int | None
+) -> str:
     """Return our number, and the paper's in parentheses; base: context of a divisor."""
     pe, scale = column.pe, column.trained_at / paper.training_length(column.pe)
     value, theirs = column.mean(context * scale), paper.value(pe, context)
@@ -183,7 +190,9 @@ def training_length_table(
     )
 
 
-def _training_length_row(claim: Claim, pair: Pair, printed: PaperStatements | None) -> list[str]:
+def _training_length_row(
+    claim: Claim, pair: Pair, printed: PaperStatements | None
+) -> list[str]:
     quantity = claim.quantity
     digits = 1 if quantity in BENCHED else 2
     values = [_value(quantity, *each) for each in zip(pair.measured, pair.lengths, strict=True)]

@@ -55,7 +55,9 @@ def speed_columns(result: dict) -> list[Column]:
     An entry is that of the fused kernel (`sdpa`) where the encoding has it, else
     that of Triton (GPUs), else that of the dense path.
     """
-    names = {name.removesuffix(" triton") for row in result["contexts"].values() for name in row}
+    names = {
+        name.removesuffix(" triton") for row in result["contexts"].values() for name in row
+    }
     columns = []
     for pe in sorted(names):
         lengths = {

@@ -64,7 +64,9 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("run", "run folder or checkpoint file"))
+    config = cli.parse(
+        Config, argv, __doc__, positional=("run", "run folder or checkpoint file")
+    )
     if len(config.run) != 1:
         raise InputError("expected one run: python plot.py biases runs/NAME")
     device, _ = devices.select_device("cpu", "float32")
