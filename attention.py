@@ -78,11 +78,6 @@ class MaskSpec:
         """Return the position of the first query among the keys."""
         return keys - queries if self.query_offset is None else self.query_offset
 
-    def for_chunk(self, first_key: int, query_offset: int) -> "MaskSpec":
-        """Return the one of a chunk whose keys start at token `first_key`."""
-        lengths = None if self.lengths is None else self.lengths - first_key
-        return MaskSpec(self.causal, self.window_size, lengths, query_offset)
-
 
 class BiasInputs(NamedTuple):
     """An encoding and its features of these queries and keys."""
@@ -97,14 +92,15 @@ class Path:
     """An implementation of attention; each layer has one.
 
     compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv): as `attend`.
-    check(encoding) raises InputError if the path cannot compute it here.
+    reason_against(encoding): why the path cannot compute it here, or None.
+        None: it computes all encodings.
     fused: whether inference without a bias needs no mask.
     fits(q, k, mask_spec): whether it computes a call, or else a general path.
     """
 
     name: str
     compute: Callable[..., Tensor]
-    check: Callable[[Encoding], None]
+    reason_against: Callable[[Encoding], str | None] | None = None
     fused: bool = False
     fits: Callable[[Tensor, Tensor, MaskSpec], bool] | None = None
 
@@ -268,7 +264,7 @@ def _chunks(q, k, v, bias_inputs, mask_spec):
     encoding, q_features, k_features = bias_inputs
     B, H, T, _ = q.shape
     S = k.size(2)
-    window_size = mask_spec.window_size
+    causal, window_size, lengths = mask_spec.causal, mask_spec.window_size, mask_spec.lengths
     elements = CHUNK_ELEMENTS * (GPU_CHUNK_FACTOR if q.is_cuda else 1)
     if encoding.logits_transform is not None:
         elements //= FULL_ROW_FACTOR
@@ -278,7 +274,7 @@ def _chunks(q, k, v, bias_inputs, mask_spec):
         first_query, end_query = S - T + start, S - T + stop
         reach = window_size or S
         first_key = max(0, first_query - reach + 1)
-        end_key = end_query if mask_spec.causal else min(S, end_query + reach - 1)
+        end_key = end_query if causal else min(S, end_query + reach - 1)
         queries, keys = slice(start, stop), slice(first_key, end_key)
         chunk_inputs = BiasInputs(
             encoding,
@@ -286,7 +282,8 @@ def _chunks(q, k, v, bias_inputs, mask_spec):
             tuple(x[:, :, keys] for x in k_features),
         )
         chunk = q[:, :, queries], k[:, :, keys], v[:, :, keys], chunk_inputs
-        yield chunk, mask_spec.for_chunk(first_key, first_query - first_key)
+        kept = None if lengths is None else lengths - first_key
+        yield chunk, MaskSpec(causal, window_size, kept, first_query - first_key)
 
 
 def _dense_rows(q, k, v, bias_inputs, scale, mask_spec):
@@ -298,10 +295,9 @@ def _dense_rows(q, k, v, bias_inputs, scale, mask_spec):
         if bias_inputs.encoding.sink is None:
             weights = all_logits.softmax(-1)  # (B, H, T, S)
         else:
-            sink = bias_inputs.encoding.sink()[:, None, None].expand(*all_logits.shape[:3], 1)
-            weights = torch.cat([all_logits, sink.to(all_logits.dtype)], -1).softmax(-1)[
-                ..., :-1
-            ]
+            sink = bias_inputs.encoding.sink().to(all_logits.dtype)[:, None, None]
+            columns = all_logits, sink.expand(*all_logits.shape[:3], 1)
+            weights = torch.cat(columns, -1).softmax(-1)[..., :-1]
         return (weights @ v.to(weights.dtype)).to(q.dtype)
 
 
@@ -503,9 +499,7 @@ def _columns(
         ones = u.new_ones((), dtype=dtype)
         return [(part, ones) for part in u_parts]
     w_parts = _split(w, dtype, parts)
-    return [
-        (a, b) for i, a in enumerate(u_parts) for j, b in enumerate(w_parts) if i + j < parts
-    ]
+    return [(a, b) for i, a in enumerate(u_parts) for b in w_parts[: parts - i]]
 
 
 def _split(x: Tensor, dtype: torch.dtype, parts: int) -> list[Tensor]:
@@ -540,8 +534,13 @@ def resolve_path(name: str, encoding: Encoding, device_type: str = "cpu") -> Pat
         return PATHS.get("batched", path) if path.fused and device_type == "cpu" else path
     if name not in PATHS:
         raise InputError(f"unknown attention path '{name}': use one of auto {' '.join(PATHS)}")
-    PATHS[name].check(encoding)
-    return PATHS[name]
+    path = PATHS[name]
+    if path.reason_against and (reason := path.reason_against(encoding)):
+        raise InputError(
+            f"the {name} attention path cannot compute {type(encoding).__name__}, because "
+            f"{reason}: use auto or dense"
+        )
+    return path
 
 
 def resolve_paths(
@@ -564,10 +563,10 @@ def join_names(paths: Iterable[Path]) -> str:
 
 def _general_path(encoding: Encoding) -> Path:
     """Return the path for any length and device."""
-    return DENSE if _reason_against_sdpa(encoding) else PATHS["sdpa"]
+    return DENSE if reason_against_sdpa(encoding) else PATHS["sdpa"]
 
 
-def _reason_against_sdpa(encoding: Encoding) -> str | None:
+def reason_against_sdpa(encoding: Encoding) -> str | None:
     """Return why the fused kernel cannot compute an encoding, or None."""
     if needs_rows(encoding):
         return "it acts on full rows of logits"
@@ -575,28 +574,12 @@ def _reason_against_sdpa(encoding: Encoding) -> str | None:
         return "it has a sliding window"
     if encoding.bias is None or encoding.factors is not None:
         return None
-    return "its bias has no factors" + (
-        "" if encoding.causal else " in bidirectional attention"
-    )
+    return f"its bias has no factors{'' if encoding.causal else ' in bidirectional attention'}"
 
 
-def check_sdpa(encoding: Encoding) -> None:
-    """Raise InputError if the fused kernel cannot compute an encoding."""
-    if reason := _reason_against_sdpa(encoding):
-        name = type(encoding).__name__
-        raise InputError(
-            f"the sdpa attention path cannot compute {name}, because {reason}: use auto or dense"
-        )
-
-
-def check_nothing(encoding: Encoding) -> None:
-    """Accept any encoding."""
-
-
-DENSE = Path("dense", dense, check_nothing)
-MASKED = Path("masked", _masked, check_nothing)
-register_path(Path("sdpa", _fused, check_sdpa, fused=True))
-for _name, _backend in BACKENDS.items():
+DENSE = Path("dense", dense)
+MASKED = Path("masked", _masked)
+for _name, _backend in {"sdpa": None, **BACKENDS}.items():
     _compute = functools.partial(_fused, backend=_backend)
-    register_path(Path(_name, _compute, check_sdpa, fused=True))
+    register_path(Path(_name, _compute, reason_against_sdpa, fused=True))
 register_path(DENSE)

@@ -103,9 +103,8 @@ def _batched_attention_backward(dy, q, k, v, u, w, saved, scale, causal, bias_le
         for texts, queries, keys, block in _blocks(q, causal):
             d_weights = wide_dy[texts, queries] @ wide_v[texts, keys].mT
             weights = saved[block].view(d_weights.shape)
-            d_logits = torch.ops.aten._softmax_backward_data(
-                d_weights, weights, -1, weights.dtype
-            )
+            softmax_backward = torch.ops.aten._softmax_backward_data
+            d_logits = softmax_backward(d_weights, weights, -1, weights.dtype)
             if bias_learns:
                 # Transposed products are faster for a few columns.
                 du[texts, queries] = (w[texts, keys].mT @ d_logits.mT).mT
@@ -170,6 +169,5 @@ register(
     _batched_gradients,
     _save_for_backward,
 )
-attention.register_path(
-    attention.Path("batched", compute, attention.check_sdpa, fused=True, fits=fits)
-)
+reason_against = attention.reason_against_sdpa
+attention.register_path(attention.Path("batched", compute, reason_against, True, fits))

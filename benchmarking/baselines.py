@@ -54,7 +54,7 @@ def forgetting_eager(
 def eager_fox(config: GPTConfig) -> GPT:
     """Return our network of `fox` with the attention of its authors."""
     model = GPT(dataclasses.replace(config, pe="fox"))
-    path = attention.Path("forgetting-eager", forgetting_eager, attention.check_nothing)
+    path = attention.Path("forgetting-eager", forgetting_eager)
     model.attention_paths = (path,) * config.n_layer
     return model
 

@@ -17,6 +17,8 @@ from runtime.plugins import MODULE_PREFIX, Plugin
 from errors import InputError
 
 ROOT = Path(__file__).parent.parent
+IMPORT_MODULE = "from . import"
+Import = ast.Import | ast.ImportFrom
 FURTHER_ENCODINGS = sorted(
     f"more_encodings.{path.stem}"
     for path in (ROOT / "more_encodings").glob("*.py")
@@ -54,67 +56,56 @@ def flat_name(module: str) -> str:
 
 
 def flatten_imports(source: str, modules: Collection[str]) -> str:
-    """Return a source whose imports of `modules` are relative.
-
-    transformers copies the files of lines "from .x import y": an import of a
-    module becomes two.
-    """
+    """Return a source whose imports of `modules` are relative."""
     lines = source.encode().split(b"\n")  # ast counts columns in bytes
-    nodes = [node for node in _imports(source) if _changes(node, modules)]
-    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+    nodes = sorted(_imports(source), key=lambda node: (node.lineno, node.col_offset))
+    for node in reversed(nodes):
+        names: dict[str, list[str]] = {}  # start of a statement -> what it imports
+        for alias in node.names:
+            start = _flat_start(node, alias, modules)
+            if start == IMPORT_MODULE:
+                alias.name = flat_name(alias.name)
+            names.setdefault(start, []).append(ast.unparse(alias))
         assert node.end_lineno is not None  # ast.parse sets it
         before = lines[node.lineno - 1][: node.col_offset]
         after = lines[node.end_lineno - 1][node.end_col_offset :]
         separator = b"; " if before.strip() else b"\n" + before
-        new = separator.join(line.encode() for line in _flat_statements(node, modules))
-        lines[node.lineno - 1 : node.end_lineno] = [before + new + after]
+        statements = [f"{start} {', '.join(names[start])}".encode() for start in names]
+        new = before + separator.join(statements) + after
+        if any(start.startswith("from .") for start in names):
+            lines[node.lineno - 1 : node.end_lineno] = [new]
     return b"\n".join(lines).decode()
 
 
-def _imports(source: str) -> list[ast.Import | ast.ImportFrom]:
-    tree = ast.parse(source)
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+def _imports(source: str) -> list[Import]:
+    nodes = ast.walk(ast.parse(source))
+    return [x for x in nodes if isinstance(x, Import) and not getattr(x, "level", 0)]
 
 
-def _imported_names(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """Return full names of what is imported, as "posenc.Encoding"."""
-    package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-    return [package + alias.name for alias in node.names]
+def _imported_name(node: Import, alias: ast.alias) -> str:
+    """Return the full name of what is imported, as "posenc.Encoding"."""
+    return f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
 
 
-def _changes(node: ast.Import | ast.ImportFrom, modules: Collection[str]) -> bool:
-    is_from = isinstance(node, ast.ImportFrom) and node.module in modules
-    return is_from or any(name in modules for name in _imported_names(node))
-
-
-def _flat_statements(node: ast.Import | ast.ImportFrom, modules: Collection[str]) -> list[str]:
-    """Return the statements that replace an import."""
-    statements, objects = [], []
-    for alias, name in zip(node.names, _imported_names(node), strict=True):
-        if name in modules:
-            flat = flat_name(name)
-            suffix = f" as {alias.asname}" if alias.asname else ""
-            statements += [
-                f"from . import {flat}{suffix}",
-                f"from .{flat} import __name__ as _",
-            ]
-        elif isinstance(node, ast.ImportFrom):
-            objects.append(ast.unparse(alias))
-        else:
-            statements.append(f"import {ast.unparse(alias)}")
-    if isinstance(node, ast.ImportFrom) and objects:
-        assert node.module is not None  # `from . import x` is not changed
-        statements.append(f"from .{flat_name(node.module)} import {', '.join(objects)}")
-    return statements
+def _flat_start(node: Import, alias: ast.alias, modules: Collection[str]) -> str:
+    """Return how the statement starts that imports a name in a flat folder."""
+    package = node.module if isinstance(node, ast.ImportFrom) else None
+    binds_package = package is None and "." in alias.name and not alias.asname
+    if _imported_name(node, alias) in modules and not binds_package:
+        return IMPORT_MODULE
+    if package is None:
+        return "import"
+    return f"from {'.' + flat_name(package) if package in modules else package} import"
 
 
 def check_plugin(plugin: Plugin, modules: Collection[str]) -> None:
     """Raise InputError if a plugin has imports that cannot be rewritten."""
     problems = []
     for node in _imports(importlib.util.decode_source(plugin.source)):
-        for alias, name in zip(node.names, _imported_names(node), strict=True):
-            is_full_name = isinstance(node, ast.Import) and "." in name and not alias.asname
-            if _is_of_repository(name) and (is_full_name or not _changes(node, modules)):
+        for alias in node.names:
+            name = _imported_name(node, alias)
+            is_flat = _flat_start(node, alias, modules).startswith("from .")
+            if _is_of_repository(name) and not is_flat:
                 problems.append(
                     f"{plugin.path}, line {node.lineno} imports {name}, which is not exported: "
                     "copy what you need into the plugin, or import only from posenc, attention, "
@@ -142,8 +133,9 @@ def write_modules(folder: Path, exported: list[Plugin]) -> None:
     sources = {name: _source_path(name).read_text(encoding="utf-8") for name in MODULES}
     for plugin in exported:
         sources[plugin.module] = importlib.util.decode_source(plugin.source)
-        # Importing it registers the encodings.
-        sources[MODULES[0]] += f"\nimport {plugin.module}  # noqa: E402, F401\n"
+    # transformers copies the files of lines "from .x import y"; plugins register encodings.
+    for name in modules[1:]:
+        sources[MODULES[0]] += f"from .{flat_name(name)} import __name__ as _  # noqa: E402\n"
     for module, source in sources.items():
         text = flatten_imports(source, modules)
         (folder / f"{flat_name(module)}.py").write_text(text, encoding="utf-8")

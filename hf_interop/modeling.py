@@ -30,7 +30,6 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.hub import cached_file
 
-import more_encodings  # noqa: F401, transformers copies only modules that are imported
 import pe_spec
 from kv_cache import Cache, LayerCache
 from model import GPT, GPTConfig

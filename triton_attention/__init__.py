@@ -19,7 +19,6 @@ from torch import Tensor
 
 import attention
 from attention import BiasInputs
-from errors import InputError
 from posenc import Encoding
 
 # Exported folders copy this file alone. torch.compile cannot trace globals().
@@ -33,43 +32,30 @@ def supports(encoding: Encoding) -> bool:
     return encoding.bias is None or encoding.triton_bias is not None
 
 
-def load():
-    """Return the module `interface`; InputError if Triton cannot run here."""
+def reason_against(encoding: Encoding) -> str | None:
+    """Return why the kernels cannot compute an encoding here, or None."""
     if IN_EXPORT:
-        raise InputError(
-            "attention: the triton path is not included in exported folders: use auto"
-        )
+        return "exported folders do not include it"
+    if not supports(encoding):
+        return "the kernels have no such bias"
     try:
         import triton  # noqa: F401
 
-        from triton_attention import interface
+        from triton_attention.interface import INTERPRETED
     except ImportError as error:
-        raise InputError(
-            f"attention: the triton path needs Triton ({error}): use auto, or pip install triton"
-        ) from error
-    if not (torch.cuda.is_available() or interface.INTERPRETED.value):
-        raise InputError(
-            "attention: the triton path needs a GPU, or TRITON_INTERPRET=1, which is slow: use auto"
-        )
-    return interface
-
-
-def check(encoding: Encoding) -> None:
-    """Raise InputError if the kernels cannot compute an encoding here."""
-    if not supports(encoding):
-        raise InputError(
-            f"attention: triton cannot compute the bias of {type(encoding).__name__}: "
-            "use auto or dense"
-        )
-    load()
+        return f"it needs Triton ({error}; pip install triton)"
+    if not (torch.cuda.is_available() or INTERPRETED.value):
+        return "it needs a GPU, or TRITON_INTERPRET=1, which is slow"
+    return None
 
 
 def compute(q, k, v, bias_inputs: BiasInputs, scale, mask_spec, packed_qkv=None) -> Tensor:
     """Compute attention by the kernels; arguments of `attention.attend`."""
-    interface = load()
+    from triton_attention import interface
+
     bias = interface.bias_from_encoding(*bias_inputs, q.size(1))
     mask = mask_spec.causal, mask_spec.window_size
     return interface.fused_attention(q, k, v, bias, scale, *mask, packed_qkv=packed_qkv)
 
 
-attention.register_path(attention.Path("triton", compute, check))
+attention.register_path(attention.Path("triton", compute, reason_against))

@@ -14,24 +14,18 @@ from torch import Tensor
 
 import attention
 from attention import MaskSpec
-from errors import InputError
 from posenc import Encoding
 
 
-def check(encoding: Encoding) -> None:
-    """Raise InputError if FlexAttention cannot compute an encoding."""
+def reason_against(encoding: Encoding) -> str | None:
+    """Return why FlexAttention cannot compute an encoding, or None."""
     if attention.needs_rows(encoding):
-        raise InputError(
-            f"the flex attention path cannot compute {type(encoding).__name__}, because it acts on "
-            "full rows of logits: use auto or dense"
-        )
+        return "it acts on full rows of logits"
     if not all(getattr(part, "is_elementwise", True) for part in encoding.modules()):
-        raise InputError(
-            f"the flex attention path cannot compile the bias of {type(encoding).__name__}, which "
-            "is not elementwise: use auto or dense"
-        )
+        return "its bias is not elementwise"
     # A decorator would import the compiler, which takes seconds.
     torch.compiler.assume_constant_result(_block_mask)
+    return None
 
 
 def fits(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> bool:
@@ -93,4 +87,4 @@ def _block_mask(causal, window_size, queries, keys, device):
     return create_block_mask(is_attended, None, None, queries, keys, device=device)
 
 
-attention.register_path(attention.Path("flex", compute, check, fits=fits))
+attention.register_path(attention.Path("flex", compute, reason_against, fits=fits))

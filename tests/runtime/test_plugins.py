@@ -348,24 +348,16 @@ def plugin_with(tmp_path, text):
     "source, flat",
     [
         ("from posenc import Cable, RoPE as R", "from .posenc import Cable, RoPE as R"),
-        (
-            "import posenc as pe, torch",
-            "import torch\nfrom . import posenc as pe\nfrom .posenc import __name__ as _",
-        ),
-        (
-            "from more_encodings import dape",
-            "from . import dape\nfrom .dape import __name__ as _",
-        ),
+        ("import posenc as pe, torch", "from . import posenc as pe\nimport torch"),
+        ("from more_encodings import dape, sandwich", "from . import dape, sandwich"),
         (
             "from more_encodings.relative_keys import Shaw  # a comment",
             "from .relative_keys import Shaw  # a comment",
         ),
         ("import scipy.special  # not of this repository",) * 2,
         ('é = "é"; from posenc import (\n    ALiBi\n)', 'é = "é"; from .posenc import ALiBi'),
-        (
-            "if True: import attention; x = 1",
-            "if True: from . import attention; from .attention import __name__ as _; x = 1",
-        ),
+        ("if True: import attention; x = 1", "if True: from . import attention; x = 1"),
+        ("if True: import attention, torch", "if True: from . import attention; import torch"),
     ],
 )
 def test_imports_of_a_plugin_are_rewritten(source, flat, tmp_path):

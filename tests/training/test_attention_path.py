@@ -21,7 +21,7 @@ attention_path.is_checked = lambda *_: True
 def wrong(q, *inputs):
     return attention.dense(0.9 * q, *inputs)
 if rank == 1:
-    attention.register_path(attention.Path("batched", wrong, attention.check_sdpa, True))
+    attention.register_path(attention.Path("batched", wrong, fused=True))
 """
 
 
@@ -91,7 +91,9 @@ def test_deterministic_trainings_and_named_paths():
     model, config = make(device=GPU, attention="dense")
     assert attention.join_names(model.attention_paths) == model.config.attention == "dense"
     assert not attention_path.is_checked(config, GPU)
-    with pytest.raises(InputError, match="cannot compile the bias of FIRE"):
+    with pytest.raises(
+        InputError, match="cannot compute FIRE, because its bias is not elementwise"
+    ):
         make("fire", GPU, attention="flex")
     assert make("fire", GPU, objective="mlm")[0].config.attention == "dense"
     _, config = make("kerple", GPU, attention="flex")
@@ -112,7 +114,7 @@ def test_wrong_path_ends_with_one_line(pe, names, compute, problem, other, monke
     """The line names another path, which all layers can take."""
     monkeypatch.setattr(attention_path, "is_checked", lambda *_: True)
     path = names.split("_")[-1]
-    wrong = attention.Path(path, compute, attention.check_nothing)
+    wrong = attention.Path(path, compute)
     monkeypatch.setitem(attention.PATHS, path, wrong)
     model, config = make(pe, GPU, attention=names)
     with pytest.raises(InputError) as raised:

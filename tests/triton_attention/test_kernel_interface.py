@@ -60,7 +60,7 @@ def test_operator_passes_opcheck():
 
 
 def test_unsupported_encoding_is_refused():
-    message = "triton cannot compute the bias of Composition: use auto or dense"
+    message = "triton attention path cannot compute Composition, because the kernels have no such"
     with pytest.raises(InputError, match=message):
         make_model("fire+cable", "triton")
 
@@ -109,7 +109,7 @@ def test_gpu_with_too_little_shared_memory_is_refused(monkeypatch):
 @pytest.mark.skipif(DEVICE == "cuda", reason="needs a machine without a GPU")
 def test_cpu_is_refused_without_the_interpreter(monkeypatch):
     monkeypatch.setattr(kernels.INTERPRETED, "value", False)
-    with pytest.raises(InputError, match="the triton path needs a GPU, or TRITON_INTERPRET=1"):
+    with pytest.raises(InputError, match="because it needs a GPU, or TRITON_INTERPRET=1"):
         make_model("cable", "triton")
     with pytest.raises(InputError, match="needs a GPU, not cpu"):
         run_kernels("none", to_float32(make_inputs("none", 4, 4, 16)))
