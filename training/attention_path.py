@@ -21,6 +21,7 @@ import attention
 import triton_attention.flex  # noqa: F401, registers the attention path "flex"
 from errors import InputError
 from model import GPT
+from pe_spec import unwrap
 from posenc import Encoding
 from training.attention_layer import AttentionLayer, random_layer, relative_errors
 
@@ -29,8 +30,9 @@ Name = Literal[
     "auto", "sdpa", "sdpa/flash", "sdpa/cudnn", "sdpa/efficient", "triton", "flex", "dense"
 ]
 GPU_PATHS = {"sdpa/cudnn", "sdpa/efficient", "flex"}
-# The fastest paths on a GPU; an encoding without a bias tries sdpa first.
+# The fastest paths on a GPU, and of a rotation without a bias.
 GPU_ORDER = ("triton", "sdpa", "flex")
+ROTATION_ORDER, HOPPER_ROTATION_ORDER = ("sdpa", *GPU_ORDER), ("sdpa/cudnn", *GPU_ORDER)
 # Largest relative errors: of TENSORS; of the gradients of parameters, which are
 # sums along the text. In bfloat16 sdpa has 0.23 at the bias of a forget gate.
 TOLERANCES = {
@@ -53,16 +55,25 @@ def choose_path(model: GPT, config, device: torch.device) -> None:
     if config.attention == "auto":
         paths = attention.resolve_paths("auto", model.posenc, device.type)
         if device.type == "cuda":
-            paths = tuple(fastest_path(x, config.deterministic) for x in model.posenc)
+            paths = tuple(fastest_path(x, config, is_hopper(device)) for x in model.posenc)
         model.attention_paths = paths
         model.config.attention = attention.join_names(paths)
 
 
-def fastest_path(encoding: Encoding, deterministic: bool = False) -> attention.Path:
+def is_hopper(device: torch.device) -> bool:
+    """Return whether a GPU is an H100 or later, where cuDNN's kernel is fastest."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def fastest_path(encoding: Encoding, config, hopper: bool = False) -> attention.Path:
     """Return the fastest path that the encoding has on a GPU."""
-    order = GPU_ORDER if encoding.bias is not None else ("sdpa", *GPU_ORDER)
+    order = GPU_ORDER
+    if encoding.bias is None and type(unwrap(encoding)).rotate is not Encoding.rotate:
+        # cuDNN's kernel takes half precision and few channels; it is not deterministic.
+        is_refused = config.dtype == "float32" or encoding.changes_width or config.deterministic
+        order = HOPPER_ROTATION_ORDER if hopper and not is_refused else ROTATION_ORDER
     # Its gradients use atomic additions, and Triton compiles it.
-    has_flex = not deterministic and find_spec("triton") is not None
+    has_flex = not config.deterministic and find_spec("triton") is not None
     for path in order:
         with contextlib.suppress(InputError):
             if path != "flex" or has_flex:

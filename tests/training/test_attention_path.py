@@ -56,8 +56,8 @@ def make(pe="cable", device=CPU, **settings):
 @pytest.mark.parametrize(
     "path, names",
     [
-        ("triton", "cable fox alibi fire window:w=9"),
-        ("sdpa", "rope nope diet-abs"),
+        ("triton", "cable fox alibi fire window:w=9 nope learnable"),
+        ("sdpa", "rope diet-abs"),
         ("flex", "kerple+cable"),
         ("dense", "cope fire+t5 fire:heads=1+t5"),
         ("triton_sdpa_sdpa_flex", "window:w=9@1_rope@2_kerple+cable@1"),
@@ -83,6 +83,17 @@ def test_path_without_triton_or_a_gpu(pe, path, monkeypatch):
     monkeypatch.delitem(attention.PATHS, "triton")
     monkeypatch.setattr(attention_path, "find_spec", lambda name: None)
     assert make(pe, GPU)[0].config.attention == path
+
+
+def test_rotations_take_cudnn_on_an_h100(monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    monkeypatch.setattr(attention_path, "is_hopper", lambda device: True)
+    model, _ = make("rope@2_cable@1", GPU)
+    assert model.config.attention == "sdpa/cudnn_sdpa/cudnn_triton_sdpa/cudnn"
+    assert make("nope", GPU)[0].config.attention == "triton"
+    for settings in ({"dtype": "float32"}, {"deterministic": True}):
+        assert make("rope", GPU, **settings)[0].config.attention == "sdpa"
+    assert make("pope", GPU)[0].config.attention == "sdpa"
 
 
 def test_deterministic_trainings_and_named_paths():
