@@ -1,45 +1,36 @@
-"""Compare the perplexities of runs by a bootstrap over text or a t-test over seeds.
+"""Compare the perplexity of an encoding with that of others, over text and seeds.
 
     python compare.py runs/quickstart/{cable,alibi}/eval_stdlib_val_32x4096.json
-    python compare.py --over seeds \\
-        runs/small/{sandwich,alibi}*/eval_arxiv_val_1000x8192.json
+    python compare.py runs/small/{sandwich,alibi}*/eval_arxiv_val_1000x8192.json
     python compare.py results/quickstart/records.jsonl:{cable,alibi}
 
---over text compares two records. For each context length that both hold, it
-prints the ratio of the perplexities, first over second, with a 95% interval:
-the bootstrap draws at most 32 segments of the text with replacement, the same
-for both runs. A ratio below 1 means that the first run is better. The
-difference is significant if the interval does not contain 1 (details:
-evaluation/intervals.py).
+The first record's encoding is compared with each other one. Runs that differ
+only in their seed are averaged and paired by seed. For each context length that
+both have, a row has the ratio of the perplexities, first encoding over the other
+one, with a 95% interval over text and seeds. A ratio below 1 means that the
+first one is better; the difference is significant if the interval does not
+contain 1 (details: evaluation/intervals.py).
 
---over seeds compares the first record's encoding with each other one. Every
-encoding needs records of at least two seeds, and runs are paired by seed. For
-each length it prints mean ± standard deviation, the mean difference, and a
-paired two-sided t-test, as table 3 of the Sandwich paper: a dagger marks
-encodings that are significantly worse than the first one (p < 0.05), an
-asterisk those that are significantly better (evaluation/significance.py).
+With two or more seeds in common, a row has the p of a paired two-sided t-test,
+too, as table 3 of the Sandwich paper: a dagger marks encodings that are
+significantly worse than the first one (p < 0.05), an asterisk those that are
+significantly better (evaluation/significance.py).
 
 Runs that differ in more than encoding and seed are not compared, except in the
 settings of --may_differ: a line above the table names what differs.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from runtime import cli
 
 from errors import InputError
-from evaluation.intervals import DRAWS, perplexity_ratio, segment_losses
+from evaluation.intervals import Interval
 from evaluation.record_schema import read_records
-from evaluation.significance import compare_seeds, explain_marks
-from reporting.claims.claim import NOT_COMPARABLE
-from reporting.columns import (
-    Column,
-    describe_differences,
-    make_columns,
-    read_may_differ,
-    record_labels,
-)
+from evaluation.significance import explain_marks, paired_test
+from reporting.claims.claim import NOT_COMPARABLE, printed_interval
+from reporting.claims.quantities import MEASURES, compare
+from reporting.columns import Column, describe_differences, make_columns, read_may_differ
 from reporting.formatting import MISSING, Table, mean_and_deviation
 from reporting.metrics import PERPLEXITY, describe_protocol, metric_of
 
@@ -50,9 +41,6 @@ class Config:
 
     records: list[str] = field(default_factory=list)
     """JSON records of eval_extrapolation.py"""
-    over: Literal["text", "seeds"] = "text"
-    """what the uncertainty is over: text: two records; seeds: two or more
-    encodings with two or more seeds each"""
     may_differ: str = ""
     """settings that were tuned for each run, or are the subject of the
     comparison, as in lr,block_size"""
@@ -64,94 +52,44 @@ def main(argv=None):
     )
     records = load_records(config.records)
     may_differ = read_may_differ(config.may_differ, records)
-    if config.over == "text":
-        if len(records) != 2:
-            raise InputError(
-                f"two records are needed, not {len(records)}: python compare.py "
-                "runs/A/eval_DATA_val.json runs/B/eval_DATA_val.json"
-            )
-        columns = [
-            Column(label, record["pe"], [record], PERPLEXITY.key, may_differ)
-            for label, record in zip(record_labels(records), records, strict=True)
-        ]
-        cells, what, how = compare_over_text(*columns)
-    else:
-        columns = make_columns(records, PERPLEXITY.key, may_differ)
-        columns.sort(key=lambda column: records[0] not in column.records)
-        cells, what, how = compare_over_seeds(*columns)
+    columns = make_columns(records, PERPLEXITY.key, may_differ)
+    columns.sort(key=lambda column: records[0] not in column.records)
+    first = columns[0]
+    if len(columns) == 1:
+        raise InputError(
+            f"all records are of {first.label}: pass records of another encoding, too"
+        )
+    rows = [row for length in first.lengths() for row in compare_at(length, *columns)]
+    if not rows:
+        raise InputError(
+            f"no other run has a length of {first.label}: evaluate all at the same --lengths"
+        )
     warning, differences = describe_differences(columns, may_differ)
     if warning:
         print(f"{warning}\n")
-    print(Table(cells).markdown())
-    print(f"{what}; {describe_protocol(records[0])}{how}{differences}")
+    print(Table.from_rows(rows).markdown())
+    caption = f"Ratio: perplexity of {first.label} over that of the other encoding"
+    if any(row["p"] != MISSING for row in rows):
+        differences = f" {explain_marks(first.label, len(first.records))}{differences}"
+    print(f"{caption}; {describe_protocol(records[0])}.{differences}")
 
 
-def compare_over_text(first: Column, second: Column) -> tuple[list[list[str]], str, str]:
-    """Return the table's cells, and the caption before and after the protocol.
-
-    Raises InputError if the records share no length.
-    """
-    cells = [["context", first.label, second.label, "ratio", "95% interval", "segments"]]
-    for length in first.lengths():
-        ours, theirs = (each.records[0]["lengths"].get(str(length)) for each in (first, second))
-        if not (ours and theirs and "blocks" in ours and "blocks" in theirs):
+def compare_at(length: int, first: Column, *others: Column) -> list[dict[str, str]]:
+    """Return a row of the table for each other column that was evaluated at a length."""
+    rows = []
+    for other in others:
+        ratio = compare((first, other), (length, length), MEASURES["perplexity"])
+        if ratio is None:
             continue
-        ratio, segments = perplexity_ratio([(ours, theirs)]), segment_losses([ours, theirs])
-        numbers = [f"{ratio.estimate:.4f}", "unknown"]
-        if segments and ratio.low is not None:
-            numbers[1] = f"{ratio.low:.4f} – {ratio.high:.4f}"
-        if first.differing(second):
-            numbers = [NOT_COMPARABLE, MISSING]
-        values = [f"{each['perplexity']:.2f}" for each in (ours, theirs)]
-        count = f"{len(segments[1]) if segments else 1:,}"
-        cells.append([f"{length:,}", *values, *numbers, count])
-    if len(cells) == 1:
-        raise InputError(
-            "the records share no context length with losses of blocks: "
-            "evaluate both runs at the same --lengths"
-        )
-    what = f"Perplexity of {first.label} over that of {second.label}"
-    return cells, what, f"; paired bootstrap, {DRAWS:,} draws of segments."
-
-
-def compare_over_seeds(reference: Column, *others: Column) -> tuple[list[list[str]], str, str]:
-    """Return the cells of the t-tests, and the caption, as compare_over_text.
-
-    Raises InputError if a column shares fewer than two seeds with the reference.
-    """
-    if not others:
-        raise InputError(
-            f"all records are of {reference.label}: pass records of another encoding, too"
-        )
-    first_seeds = {record.get("seed") for record in reference.records}
-    for column in others:
-        if len(first_seeds & {record.get("seed") for record in column.records}) < 2:
-            raise InputError(
-                f"{reference.label} and {column.label} have fewer than two seeds in common: "
-                "evaluate both with the same two or more seeds, trained by the same recipe"
-            )
-    cells = [["context", "encoding", "perplexity", "difference", "t", "p", ""]]
-    for length in reference.lengths():
-        values, rows = reference.values_by_seed(length), []
-        for other in others:
-            theirs = other.values_by_seed(length)
-            if test := compare_seeds(values, theirs):
-                numbers = [
-                    f"{test.difference:+.3f}",
-                    f"{test.t:.2f}",
-                    f"{test.p:.2g}",
-                    test.mark,
-                ]
-                if reference.differing(other):
-                    numbers = [NOT_COMPARABLE, MISSING, MISSING, ""]
-                rows.append(["", other.label, mean_and_deviation([*theirs.values()]), *numbers])
-        if rows:
-            printed = mean_and_deviation([*values.values()])
-            cells += [[f"{length:,}", reference.label, printed, "", "", "", ""], *rows]
-    what = (
-        f"Perplexity, mean ± standard deviation over seeds; difference from {reference.label}"
-    )
-    return cells, what, f". {explain_marks(reference.label, len(first_seeds))}"
+        text, p = NOT_COMPARABLE, MISSING
+        if isinstance(ratio, Interval):
+            text = printed_interval(ratio, digits=4, one_seed=True)
+            test = paired_test(first.values_by_seed(length), other.values_by_seed(length))
+            p = f"{test.p:.2g}{test.mark}" if test else MISSING
+        ours, theirs = (mean_and_deviation(each.values(length)) for each in (first, other))
+        row = {"context": f"{length:,}", first.label: ours, "other": other.label}
+        rows.append(row | {"perplexity": theirs, "ratio (95% interval)": text, "p": p})
+    return rows
 
 
 def load_records(paths: list[str]) -> list[dict]:

@@ -6,7 +6,6 @@ It does not print what is paired. Here the test is over training seeds on the
 same text, so it covers the choice of the seed, not that of the text.
 """
 
-import statistics
 import warnings
 from typing import NamedTuple
 
@@ -14,37 +13,28 @@ LEVEL = 0.05
 BETTER, WORSE = "†", "∗"  # the reference is better, or worse, than the marked encoding
 
 
-class SeedComparison(NamedTuple):
-    """The paired test of another encoding's values against a reference."""
+class SeedTest(NamedTuple):
+    """The paired test of an encoding's values against those of a reference."""
 
-    difference: float  # mean of the other's values minus that of the reference
-    t: float  # of the differences; NaN: all are 0, or a value is not finite
-    p: float
-
-    @property
-    def mark(self) -> str:
-        """BETTER or WORSE for a lower or higher reference, "" if neither."""
-        if not self.p < LEVEL:  # also of NaN
-            return ""
-        return BETTER if self.t > 0 else WORSE
+    p: float  # NaN: all differences are 0, or a value is not finite
+    mark: str  # BETTER or WORSE for a lower or higher reference, "" if neither
 
 
-def compare_seeds(
+def paired_test(
     reference: dict[int | None, float], other: dict[int | None, float]
-) -> SeedComparison | None:
+) -> SeedTest | None:
     """Return the test of {seed: value}; None: fewer than two shared seeds."""
     from scipy import stats
 
     seeds = [seed for seed in reference if seed in other]
     if len(seeds) < 2:
         return None
-    first = [reference[seed] for seed in seeds]
-    second = [other[seed] for seed in seeds]
+    first, second = ([values[seed] for seed in seeds] for values in (reference, other))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # equal differences: t is infinite
         test = stats.ttest_rel(second, first)
-    difference = statistics.mean(second) - statistics.mean(first)
-    return SeedComparison(difference, float(test.statistic), float(test.pvalue))
+    mark = BETTER if test.statistic > 0 else WORSE
+    return SeedTest(float(test.pvalue), mark if test.pvalue < LEVEL else "")
 
 
 def explain_marks(reference: str, seeds: int) -> str:

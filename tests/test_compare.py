@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ from test_report import CHANGES, pair_that_differs, record, save
 
 import compare
 import eval_extrapolation
-from reporting.columns import Column
 
 OTHER_DATA = {"dataset": "other", "split": "val", "tokenizer": "bytes"}
 
@@ -33,45 +33,31 @@ def test_table_has_the_lengths_that_both_records_hold(trained, tmp_path, capsys)
     capsys.readouterr()
     compare.main(paths)
     header, *rows = rows_of(capsys.readouterr().out)
-    assert header == ["context", "cable", "learnable", "ratio", "95% interval", "segments"]
-    assert [[row[0], row[-1]] for row in rows] == [["8", "4"], ["16", "2"]]
+    assert header == ["context", "cable", "other", "perplexity", "ratio (95% interval)", "p"]
+    assert [[row[0], row[2], row[-1]] for row in rows] == [
+        [n, "learnable", "—"] for n in ("8", "16")
+    ]
     for row in rows:
-        first, second, ratio = map(float, row[1:4])
-        low, high = map(float, row[4].split(" – "))
-        assert ratio == pytest.approx(first / second, abs=2e-3)
+        ratio, low, high = map(
+            float, re.fullmatch(r"(.*) \((.*) to (.*); one seed\)", row[4]).groups()
+        )
+        assert ratio == pytest.approx(float(row[1]) / float(row[3]), abs=2e-3)
         assert low <= ratio <= high
 
 
-@pytest.mark.parametrize("loss, blocks", [(1.0, 1), (math.nan, 4)])
-def test_a_single_block_or_a_loss_of_nan_has_no_interval(loss, blocks):
-    columns = []
-    for value in (loss, 2.0):
-        entry = {"loss": value, "perplexity": value, "blocks": [value] * blocks, "loss_se": None}
-        made = record("cable", {}) | {"lengths": {"16": entry}}
-        columns.append(Column("cable", "cable", [made], "perplexity"))
-    (_, row), _, _ = compare.compare_over_text(*columns)
-    assert row[1:3] == [f"{loss:.2f}", "2.00"] and row[4:] == ["unknown", str(blocks)]
-
-
 def test_invalid_records_are_refused(refused, tmp_path):
-    def write(name, length=16, blocks=True, **changes):
-        made = record(name, {length: 2.0}) | changes
-        if not blocks:
-            del made["lengths"][str(length)]["blocks"]
-        path = tmp_path / f"{name}.json"
-        path.write_text(json.dumps(made))
-        return path
+    def write(name, length=16, **changes):
+        return save(tmp_path / f"{name}.json", record(name, {length: 2.0}) | changes)
 
     a = write("a")
-    assert "two records are needed" in refused(compare.main, a)[0]
+    assert "no records given" in refused(compare.main)[0]
+    assert "all records are of a: pass records of another encoding" in refused(compare.main, a)[0]
     assert refused(compare.main, a, write("b", data=OTHER_DATA, protocol={"name": "x"})) == [
         "error: the records differ in data: evaluate all runs in the same way",
         "error: the records differ in protocol: evaluate all runs in the same way",
     ]
     other_length = write("c", length=32)
-    assert "share no context length" in refused(compare.main, a, other_length)[0]
-    without_blocks = write("d", blocks=False)
-    assert "share no context length" in refused(compare.main, a, without_blocks)[0]
+    assert "no other run has a length of a" in refused(compare.main, a, other_length)[0]
     other = save(tmp_path / "e.json", record_examples.speed())
     assert "e.json is not a record of eval_extrapolation.py" in refused(compare.main, a, other)[0]
 
@@ -96,43 +82,30 @@ def seed_records(folder, seeds=5):
     return paths["sandwich"] + paths["alibi"][::-1] + paths["kerple"]
 
 
-def test_over_seeds_is_a_paired_t_test(tmp_path, capsys):
+def test_seeds_are_compared_by_a_paired_t_test(tmp_path, capsys):
     """t by hand with NumPy; p from the density of Student's t, summed on a grid."""
-    compare.main(["--over", "seeds", *seed_records(tmp_path)])
+    compare.main(seed_records(tmp_path))
     out = capsys.readouterr().out
-    _, *rows = rows_of(out)
-    assert [(*row[:3], row[-1]) for row in rows] == [
-        ("256", "sandwich", "5.20 ± 0.16", ""),
-        ("", "alibi", "5.40 ± 0.19", "†"),
-        ("", "kerple", "5.00 ± 0.16", "∗"),
-        ("512", "sandwich", "4.20 ± 0.16", ""),
-        ("", "alibi", "4.20 ± 0.21", ""),
-        ("", "kerple", "4.12 ± 0.15", "∗"),
+    header, *rows = rows_of(out)
+    assert header[1] == "sandwich"
+    assert [(*row[:4], row[-1].lstrip("0123456789.")) for row in rows] == [
+        ("256", "5.20 ± 0.16", "alibi", "5.40 ± 0.19", "†"),
+        ("256", "5.20 ± 0.16", "kerple", "5.00 ± 0.16", "∗"),
+        ("512", "4.20 ± 0.16", "alibi", "4.20 ± 0.21", ""),
+        ("512", "4.20 ± 0.16", "kerple", "4.12 ± 0.15", "∗"),
     ]
     grid = np.linspace(0, 2000, 4_000_001)
     density = 0.375 * (1 + grid**2 / 4) ** -2.5  # 4 degrees of freedom
-    for row, length in ((rows[1], 256), (rows[2], 256), (rows[5], 512)):
-        differences = np.subtract(SEEDS[row[1]][length], SEEDS["sandwich"][length])
+    for row in (rows[0], rows[1], rows[3]):
+        values, length = SEEDS[row[2]], int(row[0])
+        differences = np.subtract(values[length], SEEDS["sandwich"][length])
         t = differences.mean() / (differences.std(ddof=1) / math.sqrt(5))
         p = 2 * density[grid >= abs(t)].sum() * (grid[1] - grid[0])
-        assert float(row[3]) == pytest.approx(differences.mean(), abs=5e-4)
-        assert float(row[4]) == pytest.approx(t, abs=5e-3)
-        assert float(row[5]) == pytest.approx(p, rel=0.06)
+        assert float(row[5][:-1]) == pytest.approx(p, rel=0.06)
         assert p < 0.05
+        ratio = np.exp(-np.log(np.divide(values[length], SEEDS["sandwich"][length])).mean())
+        assert row[4].startswith(f"{ratio:.4f} (") and row[4].endswith("; 5 seeds)")
     assert "(paired two-sided t-test over 5 seeds, level 0.05)" in out
-
-
-def test_over_seeds_refuses_records_without_pairs(refused, tmp_path):
-    paths = seed_records(tmp_path)
-
-    def error(*paths):
-        return refused(compare.main, "--over", "seeds", *paths)[0]
-
-    assert "no records given" in error()
-    assert "all records are of sandwich: pass records of another encoding" in error(*paths[:5])
-    assert "sandwich and alibi have fewer than two seeds in common" in error(*paths[:5], paths[5])
-    other = save(tmp_path / "other.json", record("rope", {256: 4.0}) | {"data": OTHER_DATA})
-    assert "the records differ in data" in error(*paths, other)
 
 
 @pytest.mark.parametrize("name, value", CHANGES)
@@ -159,15 +132,15 @@ def test_runs_that_differ_in_more_than_encoding_and_seed_are_not_compared(
     assert "--may_differ tokens" in refused(compare.main, *paths, "--may_differ", "tokens")[0]
 
 
-def test_over_seeds_compares_runs_of_one_recipe_only(tmp_path, capsys):
+def test_encodings_with_another_recipe_are_not_compared(tmp_path, capsys):
     paths = seed_records(tmp_path, seeds=2)
     for path in map(Path, paths):
         lr = 2.0 if "alibi" in path.name else 1.0
         save(path, json.loads(path.read_text()) | {"settings": {"lr": lr}})
-    compare.main(["--over", "seeds", *paths])
+    compare.main(paths)
     out = capsys.readouterr().out
     assert out.startswith("**Not comparable**") and out.count("not comparable |") == 2
     lines = [line for line in out.splitlines() if " kerple " in line]
     assert lines and not any("not comparable" in line for line in lines)
-    compare.main(["--over", "seeds", *paths, "--may_differ", "lr"])
+    compare.main([*paths, "--may_differ", "lr"])
     assert "omparable" not in capsys.readouterr().out

@@ -4,7 +4,7 @@ import math
 import statistics
 
 from evaluation.intervals import Interval
-from evaluation.significance import BETTER, WORSE, compare_seeds, explain_marks
+from evaluation.significance import BETTER, WORSE, explain_marks, paired_test
 from reporting.claims.claim import BENCHED, Claim, load, printed_interval
 from reporting.claims.judges import Pair, find_pairs
 from reporting.claims.quantities import (
@@ -99,8 +99,8 @@ def seed_marks(columns: list[Column], paper: PaperTable | None) -> tuple[Marks, 
         is_other = column is not first and not first.differing(column)
         for length in column.lengths() if is_other else ():
             values = first.values_by_seed(length), column.values_by_seed(length)
-            if compared := compare_seeds(*values):
-                marks[column.label, length] = compared.mark
+            if test := paired_test(*values):
+                marks[column.label, length] = test.mark
     caption = f" {explain_marks(MARKS_REFERENCE, seeds)}"
     if len(covered) < len(columns):
         caption += " Encodings that the paper's table does not have are not marked."

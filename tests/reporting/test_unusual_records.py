@@ -40,7 +40,7 @@ def test_infinite_perplexity_of_a_large_loss_is_reported(tmp_path, capsys):
     report.main([*paths, "--out_dir", str(tmp_path / "out")])
     markdown = (tmp_path / "out" / "perplexity.md").read_text()
     assert re.search(r"\| +512 \| +\*\*inf\*\* \| +\*\*inf\*\* \|", markdown)
-    compare.main(["--over", "seeds", *paths])
+    compare.main(paths)
     assert "inf" in capsys.readouterr().out
 
 
