@@ -51,7 +51,7 @@ from benchmarking.cases import BENCHMARKS, build_cases
 from benchmarking.setting import BASELINES, BenchmarkCase, Setting, interleave, make_entry
 from errors import InputError
 from model import GPTConfig
-from reporting import metrics
+from reporting.tables import comparison_table, speed_table, time_table
 from text_data import shards, text_sources, tokenization
 from text_data.tokenizer import TiktokenTokenizer, load_tokenizer
 
@@ -152,9 +152,10 @@ def main(argv=None):
             if config.out:
                 write_json(config.out, record)
         if name == "compare":
-            print(f"\n{metrics.describe_record(record)}\n")
+            print(f"\n{comparison_table(record).text()}\n")
         elif name != "prepare":
-            print(f"\n{metrics.speed_summary(name, result)}\n")
+            for table in filter(None, (speed_table(name, result), time_table(result))):
+                print(f"\n{table.text()}\n")
 
 
 def measure(

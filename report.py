@@ -56,7 +56,7 @@ from runtime import cli
 
 from errors import InputError
 from evaluation.record_schema import read_records
-from reporting import figures, metrics, paper, reports, trend
+from reporting import figures, metrics, paper, reports, tables, trend
 from reporting.claims import index, judges, paper_tables
 from reporting.claims.claim import Verdict, has_verdicts
 from reporting.columns import (
@@ -70,11 +70,11 @@ from reporting.columns import (
 from reporting.formatting import Folder, Table, escape_markdown
 from reporting.metrics import (
     ACCURACY,
-    BENCHMARKS,
     COMPARISON,
     LOSSES,
     METRICS,
     PERPLEXITY,
+    RECEPTIVE_FIELD,
     SPEED,
     Metric,
 )
@@ -177,25 +177,22 @@ def report_records(config: Config, out: Report) -> None:
             what = f"{config.paper} holds {printed.metric} of decoders, or of encoders"
             raise InputError(f"{what}, but none of the records does: use another --paper")
     out.may_differ = read_may_differ(config.may_differ, records)
-    found: dict[Metric | None, list[dict]] = {metric: [] for metric in METRICS.values()}
+    found: dict[Metric, list[dict]] = {metric: [] for metric in METRICS.values()}
     for record in records:
         found.setdefault(metrics.metric_of(record), []).append(record)
     accuracies = in_order(found[ACCURACY])
     if is_generalization:
         report_generalization(found[PERPLEXITY] + accuracies, out)
     for metric, group in found.items():
-        if metric and group and "lengths" in group[0]:
+        if metric.key and group:
             report_lengths(metric, found, printed, out)
     if accuracies:
-        out.add_section(ACCURACY.stem, ACCURACY.table(accuracies), ACCURACY.caption(accuracies))
-    for metric in (LOSSES, COMPARISON):
-        for stem, record in numbered(metric.stem, found[metric]):
-            verdicts, runs = (
-                metric.judge(record) if metric.judge else (),
-                record.get("runs", ()),
-            )
-            table, caption = metric.table(record), metric.caption(record)
-            out.add_section(stem, table, caption, verdicts=verdicts, records=runs)
+        out.add_section(ACCURACY.stem, tables.accuracy_table(accuracies))
+    for stem, record in numbered(LOSSES.stem, found[LOSSES]):
+        verdicts, runs = judges.judge_losses(record), record["runs"]
+        out.add_section(stem, tables.loss_table(record), verdicts=verdicts, records=runs)
+    for stem, record in numbered(COMPARISON.stem, found[COMPARISON]):
+        out.add_section(stem, tables.comparison_table(record))
     report_speeds(found[SPEED], printed, out)
     if out.verdicts:
         out.add(index.FILE, Table.from_rows(out.verdicts).csv())
@@ -233,7 +230,7 @@ def report_generalization(records: list[dict], out: Report) -> None:
 
 
 def report_lengths(
-    metric: Metric, found: dict[Metric | None, list[dict]], printed: Printed | None, out: Report
+    metric: Metric, found: dict[Metric, list[dict]], printed: Printed | None, out: Report
 ) -> None:
     """Add tables, verdicts and plots for each data set and protocol of a metric."""
     groups, perplexities = map(group_by_protocol, (found[metric], found[PERPLEXITY]))
@@ -250,7 +247,8 @@ def report_lengths(
         marks, caption = paper_tables.seed_marks(columns, matching)
         trained = [column for column in columns if has_verdicts(column.records[0])]
         warning, differences = describe_differences(trained, out.may_differ, by_model=True)
-        parts = [f"{metric.caption(group)}{caption}{differences}"]
+        table, stem, parts = metric.table(columns, marks), f"{metric.stem}{suffix}", []
+        table.caption += caption + differences
         comparison = (
             paper_tables.paper_comparison(columns, matching, marks) if matching else None
         )
@@ -259,10 +257,12 @@ def report_lengths(
         verdicts = []
         if metric.judge and trained:
             verdicts = metric.judge(trained, printed=matching, perplexities=others)
-        table, stem = metric.table(columns, marks=marks), f"{metric.stem}{suffix}"
         out.add_section(stem, table, *parts, verdicts=verdicts, records=group, warning=warning)
-        for name, draw in metric.plots.items() if metrics.entries_of(group) else ():
-            out.add_plot(f"{name}{suffix}", partial(draw, columns))
+        if metrics.entries_of(group):
+            out.add_plot(stem, partial(metric.plot, columns))
+        if metric is RECEPTIVE_FIELD and metrics.entries_of(group):
+            draw = partial(figures.cumulative_gradient, columns)
+            out.add_plot(f"cumulative_gradient{suffix}", draw)
         if metric is PERPLEXITY and context_gain.has_gain(columns):
             gain = f"context_gain{suffix}"
             out.add_table(gain, context_gain.table(columns), context_gain.CAPTION)
@@ -277,19 +277,18 @@ def report_lengths(
 
 def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> None:
     """Add the table, the verdicts and the plot of each benchmark."""
-    for benchmark in BENCHMARKS:
+    for benchmark in tables.BENCHMARKS:
         holders = [record for record in records if benchmark in record]
         for stem, record in numbered(benchmark, holders):
             result = record[benchmark]
-            machine = escape_markdown(metrics.describe_machine(record))
-            parts = [f"{SPEED.caption(benchmark, result)} {machine}"]
+            table, parts = tables.speed_table(benchmark, result, by_context=True), []
+            table.caption += f" {tables.describe_machine(record)}"
             compared = None
             if isinstance(printed, PaperStatements) and printed.metric == paper.SPEED:
                 compared = paper_tables.paper_speeds(benchmark, result, printed)
             if compared:
                 parts += [compared[0].markdown(), escape_markdown(compared[1])]
             verdicts, sizes = judges.judge_speed(benchmark, result), [{"size": result["model"]}]
-            table = SPEED.table(result, by_context=True)
             out.add_section(stem, table, *parts, verdicts=verdicts, records=sizes)
             out.add_plot(stem, partial(figures.speeds, result))
 

@@ -70,6 +70,8 @@ class Table:
     """printed cells, header first; those like "**4.10**" are bold"""
     plain: list[list] | None = None
     """rows of the CSV file, header first; None: empty field; default: cells"""
+    caption: str = ""
+    """Markdown below the table"""
 
     @classmethod
     def from_rows(cls, rows: Sequence[dict[str, str]]) -> "Table":
@@ -100,6 +102,10 @@ class Table:
             lines.append(f"| {' | '.join(padded)} |")
         lines.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
         return "\n".join(lines)
+
+    def text(self) -> str:
+        """Return the Markdown table with its caption."""
+        return f"{self.markdown()}\n\n{self.caption}".rstrip()
 
     def csv(self) -> str:
         """Return the plain numbers as CSV with six significant digits."""
@@ -143,7 +149,7 @@ class Folder:
 
     def add_table(self, stem: str, table: Table, *parts: str, warning: str = "") -> None:
         """Print and add a table between paragraphs; add it as CSV, too."""
-        text = self.add(f"{stem}.md", warning, table.markdown(), *parts)
+        text = self.add(f"{stem}.md", warning, table.text(), *parts)
         print(f"{text}\n")
         self.add(f"{stem}.csv", table.csv())
 

@@ -2,7 +2,6 @@
 
 import math
 import operator
-import re
 import statistics
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -11,10 +10,11 @@ from evaluation import intervals
 from reporting.claims.quantities import FINAL, last_losses, loss_columns
 from reporting.columns import Column, all_lengths, record_labels, sort_key
 from reporting.formatting import (
-    MISSING,
     Table,
+    escape_markdown,
     format_number,
     mean_and_deviation,
+    number_range,
     standard_deviation,
 )
 
@@ -35,28 +35,28 @@ def length_table(
     alike; None: no bold. marks: printed after the values.
     """
     lengths, marks = all_lengths(columns), marks or {}
-    cells = [[x_name, *(column.label for column in columns)]]
-    is_wide = len(cells[0]) > MAX_COLUMNS
+    is_wide = len(columns) >= MAX_COLUMNS
     shown = _spread(lengths, MAX_COLUMNS - 2) if is_wide else lengths
-    for length in shown:
-        texts = [marks.get((column.label, length), "") for column in columns]
-        row = printed_row([column.values(length) for column in columns], best)
-        cells.append([f"{length:,}", *map(marked, row, texts)])
-    if is_wide:
-        cells = _transposed(cells)
-        if not marks:
-            _merge_deviations(cells, columns, shown)
+    cells = [[x_name, *(column.label for column in columns)]]
     numbers = [[x_name, *lengths]]
+    largest = ["± at most"]  # deviation of each column, at the lengths that are shown
     for column in columns:
         numbers.append([column.label, *map(column.mean, lengths)])
-        deviations = _deviations(column, lengths)
+        deviations = [standard_deviation(column.values(length)) for length in lengths]
         if any(value is not None for value in deviations):
             numbers.append([f"{column.label} std", *deviations])
-    return Table(cells, _transposed(numbers))
-
-
-def _deviations(column: Column, lengths: list[int]) -> list[float | None]:
-    return [standard_deviation(column.values(length)) for length in lengths]
+        known = zip(lengths, deviations, strict=True)
+        found = [value for length, value in known if length in shown and value is not None]
+        largest.append(format_number(max(found, default=None)))
+    is_merged = is_wide and not marks and len(numbers) > len(cells[0])
+    for length in shown:
+        texts = [marks.get((column.label, length), "") for column in columns]
+        values = [column.values(length) for column in columns]
+        row = printed_row(values, best, deviations=not is_merged)
+        cells.append([f"{length:,}", *map(marked, row, texts)])
+    if is_merged:
+        cells.append(largest)
+    return Table(_transposed(cells) if is_wide else cells, _transposed(numbers))
 
 
 def _transposed(rows: list[list]) -> list[list]:
@@ -71,29 +71,22 @@ def _spread(lengths: list[int], most: int) -> list[int]:
     return kept
 
 
-def _merge_deviations(
-    cells: list[list[str]], columns: list[Column], lengths: list[int]
-) -> None:
-    """Move deviations into one column: the largest of each encoding."""
-    known = [[n for n in _deviations(column, lengths) if n is not None] for column in columns]
-    largest = [f"{max(values):.2f}" if values else MISSING for values in known]
-    for row, last in zip(cells, ["± at most", *largest], strict=True) if any(known) else ():
-        row[1:] = [re.sub(r" ± [\d.]+", "", cell) for cell in row[1:]] + [last]
-
-
 def marked(cell: str, mark: str) -> str:
     """Return a printed cell with a mark, inside of bold face if any."""
     return f"{cell[:-2]}{mark}**" if cell.endswith("**") else cell + mark
 
 
-def printed_row(row: list[list[float]], best: Callable | None) -> list[str]:
+def printed_row(
+    row: list[list[float]], best: Callable | None, deviations: bool = True
+) -> list[str]:
     """Return the printed cells of a row; row: values of seeds per column."""
     means = [statistics.mean(values) for values in row if values]
     winner = f"{best(means):z,.2f}" if best and len(means) > 1 else None
     cells = []
     for text in map(mean_and_deviation, row):
-        wins = text.partition(" ")[0] == winner
-        cells.append(f"**{text}**" if wins else text)
+        mean = text.partition(" ")[0]
+        shown = text if deviations else mean
+        cells.append(f"**{shown}**" if mean == winner else shown)
     return cells
 
 
@@ -105,7 +98,20 @@ def accuracy_table(records: list[dict]) -> Table:
         acc, error, *norm = (format_number(n if n is None else 100 * n) for n in numbers)
         row = [label, f"{acc} ± {error}", " ± ".join(norm), f"{record['examples']:,}"]
         cells.append(row)
-    return Table(cells)
+    splits = sorted({record["data"]["split"] for record in records})
+    tokens = sorted({token_kind(record) for record in records})
+    caption = (
+        f"HellaSwag ({' and '.join(splits)}): accuracy in percent ± standard error, computed as "
+        f"in lm-evaluation-harness; {' and '.join(tokens)}, no <|endoftext|> before the context; "
+        "chance is 25."
+    )
+    return Table(cells, caption=escape_markdown(caption))
+
+
+def token_kind(record: dict) -> str:
+    """Return the kind of tokens in words: "byte tokens" or "gpt2 tokens"."""
+    name = record["data"]["tokenizer"].partition("@")[0]  # without the hash
+    return "byte tokens" if name == "bytes" else f"{name} tokens"
 
 
 def loss_table(record: dict) -> Table:
@@ -113,15 +119,25 @@ def loss_table(record: dict) -> Table:
     cells = [["encoding", "final loss", "mean loss", "seeds"]]
     for column in loss_columns(record["runs"]):
         losses = [entry["losses"] for entry in column.entries_by_seed(1).values()]
-        means = [
-            [float(last_losses(each, part).mean()) for each in losses] for part in (FINAL, 1)
-        ]
-        cells.append(
-            [column.label, *(mean_and_deviation(m, 3) for m in means), f"{len(losses)}"]
-        )
-    return Table(cells)
+        row = [column.label]
+        for part in (FINAL, 1):
+            means = [float(last_losses(each, part).mean()) for each in losses]
+            row.append(mean_and_deviation(means, 3))
+        cells.append([*row, f"{len(losses)}"])
+    return Table(
+        cells,
+        caption=f"Training loss in nats, {record['training']}: mean over the last {FINAL:.0%} of "
+        "the training, and over all of it, at the steps that all runs logged.",
+    )
 
 
+# What one row of each benchmark of bench.py measures.
+BENCHMARKS = {
+    "train": "{steps}, micro-batch {micro_batch}",
+    "attention": "attention of one layer alone, forward and backward, micro-batch {micro_batch}",
+    "generate": "{tokens} tokens generated one by one, up to the context; memory of the KV cache",
+    "eval": "forward pass without gradients, micro-batch {micro_batch}",
+}
 # Columns of a benchmark's table, and their formats.
 SPEED_FORMATS = {
     "ms": "{:,.1f}",
@@ -145,7 +161,7 @@ def cases(result: dict) -> Iterator[tuple[int, str, dict | None]]:
             yield int(context), name, by_name[name]
 
 
-def speed_table(result: dict, by_context: bool = False) -> Table:
+def speed_table(benchmark: str, result: dict, by_context: bool = False) -> Table:
     """Return a benchmark's table: one row per context and encoding.
 
     Unsupported contexts have no numbers; columns without any are omitted.
@@ -169,47 +185,63 @@ def speed_table(result: dict, by_context: bool = False) -> Table:
     formats = {name: text for name, text in SPEED_FORMATS.items() if name in measured}
     table = Table.from_values({"context": "{:,}", "encoding": "{}", **formats}, rows)
     if by_context and 1 < len(result["contexts"]) < MAX_COLUMNS:
-        table.cells = _cells_by_context(table.cells)
-    elif by_context and len(table.cells[0]) > MAX_COLUMNS:
-        kept = [n for n, name in enumerate(table.cells[0]) if name not in ("ms", "vs nope")]
-        table.cells = [[row[n] for n in kept] for row in table.cells]
+        table.cells = _cells_by_context(rows, formats)
+    entries = [entry for *_, entry in cases(result) if entry]
+    steps, micro_batches = result.get("steps", 1), result.get("micro_batches", 1)
+    is_single = steps == micro_batches == 1
+    measured = BENCHMARKS[benchmark].format(
+        steps="one optimizer step" if is_single else f"{steps} x {micro_batches} passes",
+        micro_batch=result["micro_batch"],
+        tokens=number_range(entry["tokens"] for entry in entries),
+    )
+    table.caption = escape_markdown(
+        f"{benchmark}: {measured}. {describe_setup(result)}. "
+        f"Medians of {result['repeats']} interleaved rounds; ratios above 1 are faster."
+    )
     return table
 
 
-def time_table(result: dict) -> Table | None:
-    """Return where a benchmark's time goes, and its spread; None: not profiled.
+def _cells_by_context(rows: list[dict], formats: dict[str, str]) -> list[list[str]]:
+    """Return one row per encoding: ratio, memory and speed, as fit."""
+    contexts = dict.fromkeys(row["context"] for row in rows)
+    ratios = [name for name in formats if name.startswith("vs ")][:1]
+    fitting = max(1, (MAX_COLUMNS - 1) // len(contexts))
+    names = [*ratios, "memory (MB)", "tokens/s"][:fitting]
+    by_encoding = {}
+    for row in rows:
+        found = by_encoding.setdefault(row["encoding"], {"encoding": row["encoding"]})
+        found |= {f"{name}, {row['context']:,}": row.get(name) for name in names}
+    columns = {f"{name}, {context:,}": formats[name] for name in names for context in contexts}
+    return Table.from_values({"encoding": "{}"} | columns, [*by_encoding.values()]).cells
 
-    spread: slowest minus fastest round, relative to the median.
-    """
+
+def time_table(result: dict) -> Table | None:
+    """Return where a benchmark's time goes, and its spread; None: not profiled."""
     rows = []
     for context, name, entry in cases(result):
         if entry and "time" in entry:
             seconds = entry["seconds"]
             spread = (max(seconds) - min(seconds)) / statistics.median(seconds)
             rows.append({"case": f"{name}, {context:,}", "spread": spread} | entry["time"])
-    return Table.from_values(dict.fromkeys(rows[0], "{:.1%}"), rows) if rows else None
-
-
-def _cells_by_context(cells: list[list[str]]) -> list[list[str]]:
-    """Return one row per encoding: ratio, memory and speed, as fit."""
-    names, *rows = cells
-    by_case = {(row[0], row[1]): row for row in rows}
-    contexts, encodings = (dict.fromkeys(row[n] for row in rows) for n in (0, 1))
-    ratios = [name for name in names if name.startswith("vs ")][:1]
-    fitting = max(1, (MAX_COLUMNS - 1) // len(contexts))
-    columns = [["encoding", *encodings]]
-    for name in [*ratios, "memory (MB)", "tokens/s"][:fitting]:
-        for context in contexts:
-            found = [by_case.get((context, encoding)) for encoding in encodings]
-            numbers = [row[names.index(name)] if row else MISSING for row in found]
-            columns.append([f"{name}, {context}", *numbers])
-    return _transposed(columns)
+    if not rows:
+        return None
+    table = Table.from_values(dict.fromkeys(rows[0], "{:.1%}"), rows)
+    table.caption = (
+        "Fractions of a profiled round; waiting: of the device for the host. Spread: slowest "
+        "minus fastest round, relative to the median."
+    )
+    return table
 
 
 def describe_setup(result: dict) -> str:
     """Return the model and the device of a benchmark in words."""
     compiled = "compiled" if result["compile"] else "not compiled"
     return f"{result['model']} model, {result['dtype']}, {result['device']}, {compiled}"
+
+
+def describe_machine(record: dict) -> str:
+    """Return the processor and the version of PyTorch as a sentence."""
+    return escape_markdown(f"{record['processor']}, PyTorch {record['torch']}.")
 
 
 def speed_sort_key(name: str) -> tuple:
@@ -224,8 +256,8 @@ def comparison_table(record: dict) -> Table:
     interval. Of peak: median of our FLOP/s relative to a matrix product in the
     same round; a task without FLOPs has none.
     """
-    rows = []
-    for row in record["compare"]["rows"]:
+    result, rows = record["compare"], []
+    for row in result["rows"]:
         ours, theirs = row["seconds"]["ours"], row["seconds"]["theirs"]
         logs = [math.log(b) - math.log(a) for a, b in zip(ours, theirs, strict=True)]
         of_peak = None
@@ -244,4 +276,13 @@ def comparison_table(record: dict) -> Table:
             }
         )
     formats = ("{}", "{}", "{:,.0f}", "{:,.0f}", "", "{:.1%}")
-    return Table.from_values(dict(zip(rows[0], formats, strict=True)), rows)
+    table = Table.from_values(dict(zip(rows[0], formats, strict=True)), rows)
+    skipped = [f" Not measured: {label} ({why})." for label, why in result["skipped"].items()]
+    caption = (
+        f"Speed compared with other implementations, at {result['context']:,} tokens; training "
+        f"with micro-batch {result['micro_batch']}. {describe_setup(result)}. Medians of "
+        f"{result['repeats']} interleaved rounds; ratios above 1 are faster, with 95% intervals. "
+        "Of peak: our FLOP/s relative to a matrix product."
+    )
+    table.caption = f"{escape_markdown(caption + ''.join(skipped))} {describe_machine(record)}"
+    return table
