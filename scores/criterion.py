@@ -1,18 +1,16 @@
 """The criterion: does an encoding extrapolate and remember? With intervals.
 
-    verdicts = judge(score, cable)     # parts a, b, c and the speed
-    perplexity(score, 16)              # Interval, at 16 times the training length
+    rank(scores)["rope"].measured["recall at 16x (%)"]  # Interval; best encoding first
 
 Each of CLAIMS has BOUNDS: it holds if the whole 95% interval is on the right
-side of all, fails if it is on the wrong side of one, and is not decided
-otherwise. Comparisons with cable are paired over text or trials, and over
-seeds, without ratios of recalls: cable's may be zero or negative.
+side of all, fails if it is on the wrong side of one, and else is not decided.
+Comparisons with cable are paired over text or trials, and over seeds, without
+ratios of recalls: cable's may be zero or negative.
 """
 
 import math
 import statistics
-from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,48 +21,40 @@ from scores.score_file import Score
 
 FAR = 16  # multiple of the training length
 REFERENCE = "cable"
-IS_REFERENCE = "reference"  # outcome of a part that compares the reference with itself
-
-# Quantities at a multiple of the training length; None: not supported.
 
 
-def at_length(length: str, *results: dict) -> list[tuple]:
-    """Return each seed's entries at a length, one of each result, or []."""
+def at_multiple(score: Score, multiple: float, *results: dict, of="training") -> list[tuple]:
+    """Return each seed's entries, one of each result, or []; of: a training's length."""
+    if not results:
+        return []
+    length = str(round(multiple * score.budget[of]["block_size"]))
     rows = [tuple(by_seed[seed].get(length) for by_seed in results) for seed in results[0]]
     return rows if all(map(all, rows)) else []
 
 
-def mean(by_seed: dict, length: str, value: str, error: str, samples: str) -> Interval | None:
-    """Return the mean over seeds of a value with an error over samples."""
-    entries = [entry for (entry,) in at_length(length, by_seed)]
-    if not entries:
-        return None
-    values, errors = ([entry[name] for entry in entries] for name in (value, error))
-    return mean_interval(values, errors, len(entries[0][samples]))
-
-
-def perplexity(score: Score, multiple: float) -> Interval | None:
-    loss = mean(score.perplexity, score.length(multiple), "loss", "loss_se", "blocks")
-    return loss and loss.exp()
+def perplexity(score: Score, multiple: float, *_) -> Interval | None:
+    rows = at_multiple(score, multiple, score.perplexity)
+    losses, errors = ([entry[name] for (entry,) in rows] for name in ("loss", "loss_se"))
+    return mean_interval(losses, errors, len(rows[0][0]["blocks"])).exp() if rows else None
 
 
 def perplexity_ratio(score: Score, multiple: float, other: Score) -> Interval | None:
-    pairs = at_length(score.length(multiple), score.perplexity, other.perplexity)
-    return intervals.perplexity_ratio(pairs) if pairs else None
+    pairs = at_multiple(score, multiple, score.perplexity, other.perplexity)
+    return intervals.perplexity_ratio(pairs) if pairs and score.pe != other.pe else None
 
 
 def recall(score: Score, multiple: float, *_) -> Interval | None:
     """Return the recall of text in percent."""
-    return mean(score.recall, score.length(multiple), "recall", "recall_se", "by_trial")
+    rows = at_multiple(score, multiple, score.recall)
+    values, errors = ([entry[name] for (entry,) in rows] for name in ("recall", "recall_se"))
+    return mean_interval(values, errors, len(rows[0][0]["by_trial"])) if rows else None
 
 
 def recall_margin(score: Score, multiple: float, other: Score) -> Interval | None:
     """Return recall - 5 x (recall of another encoding), in percent."""
-    pairs = [
-        (recall_by_trial(ours), 5 * recall_by_trial(theirs))
-        for ours, theirs in at_length(score.length(multiple), score.recall, other.recall)
-    ]
-    return intervals.score_difference(pairs) if pairs else None
+    rows = at_multiple(score, multiple, score.recall, other.recall)
+    pairs = [(recall_by_trial(ours), 5 * recall_by_trial(theirs)) for ours, theirs in rows]
+    return intervals.score_difference(pairs) if pairs and score.pe != other.pe else None
 
 
 def recall_by_trial(entry: dict) -> np.ndarray:
@@ -75,19 +65,16 @@ def recall_by_trial(entry: dict) -> np.ndarray:
 
 
 def accuracy(score: Score, multiple: float, *_) -> Interval | None:
-    """Return the accuracy of trained recall; values and errors are means over kinds."""
-    if not score.trained_recall:
-        return None
-    length = score.length(multiple, "recall_training")
-    by_seed = at_length(length, *score.trained_recall.values())
-    if not by_seed:
+    """Return the percentage of trained recall; values and errors are means over kinds."""
+    rows = at_multiple(score, multiple, *score.trained_recall.values(), of="recall_training")
+    if not rows:
         return None
     values, errors = (
-        [statistics.mean(entry[name] for entry in kinds) / 100 for kinds in by_seed]
+        [statistics.mean(entry[name] for entry in kinds) / 100 for kinds in rows]
         for name in ("accuracy", "accuracy_se")
     )
-    protocols = score.budget["trained_recall"].values()
-    return fraction_interval(values, errors, min(protocol["trials"] for protocol in protocols))
+    trials = min(each["trials"] for each in score.budget["trained_recall"].values())
+    return fraction_interval(values, errors, trials).scaled(100)
 
 
 def speed(score: Score, *_) -> Interval:
@@ -96,71 +83,77 @@ def speed(score: Score, *_) -> Interval:
     return intervals.ratio_of_rounds((rope - seconds).tolist())
 
 
-class Bound(NamedTuple):
-    """What must hold for a part of the criterion: quantity relation bound."""
-
-    part: str
-    what: str
-    quantity: Callable[..., Interval | None]
-    multiple: int
-    relation: str
-    bound: float
-
-
+QUANTITIES = {
+    "perplexity at 1x": (perplexity, 1),
+    "perplexity at 16x": (perplexity, FAR),
+    "perplexity at 16x / cable": (perplexity_ratio, FAR),
+    "recall at 4x (%)": (recall, 4),
+    "recall at 4x - 5 cable's (%)": (recall_margin, 4),
+    "recall at 16x (%)": (recall, FAR),
+    "recall at 16x - 5 cable's (%)": (recall_margin, FAR),
+    "trained recall at 1x (%)": (accuracy, 1),
+    "trained recall at 16x (%)": (accuracy, FAR),
+    "speed / rope": (speed, 1),
+}
 CLAIMS = {
     "a": "perplexity at 16 times the training length is not above that of cable",
     "b": "recall of text at 4x and 16x is at least 5 times that of cable, and above zero",
-    "c": "accuracy of trained recall is at least 0.99 at 1x and 0.9 at 16x",
+    "c": "accuracy of trained recall is at least 99% at 1x and 90% at 16x",
     "speed": "a training step has at least 0.95 of the speed of rope",
 }
 BOUNDS = (
-    Bound("a", "ratio", perplexity_ratio, FAR, "<=", 1),
-    Bound("b", "recall at 4x - 5 cable's", recall_margin, 4, ">=", 0),
-    Bound("b", "recall at 4x", recall, 4, ">", 0),
-    Bound("b", "recall at 16x - 5 cable's", recall_margin, FAR, ">=", 0),
-    Bound("b", "recall at 16x", recall, FAR, ">", 0),
-    Bound("c", "at 1x", accuracy, 1, ">=", 0.99),
-    Bound("c", "at 16x", accuracy, FAR, ">=", 0.9),
-    Bound("speed", "ratio", speed, 1, ">=", 0.95),
+    ("a", "perplexity at 16x / cable", "<=", 1),
+    ("b", "recall at 4x - 5 cable's (%)", ">=", 0),
+    ("b", "recall at 4x (%)", ">", 0),
+    ("b", "recall at 16x - 5 cable's (%)", ">=", 0),
+    ("b", "recall at 16x (%)", ">", 0),
+    ("c", "trained recall at 1x (%)", ">=", 99),
+    ("c", "trained recall at 16x (%)", ">=", 90),
+    ("speed", "speed / rope", ">=", 0.95),
 )
 
 
-def judge(score: Score, reference: Score) -> list[Verdict]:
-    """Return the verdicts on the parts; not measured if a quantity is not."""
+@dataclass
+class Card:
+    """What a score shows."""
+
+    score: Score
+    measured: dict[str, Interval | None]  # None: not supported, or cable / cable
+    verdicts: list[Verdict]  # by CLAIMS; not measured if a quantity is not
+    held: int  # number of parts that hold
+    place: int | None = None
+
+
+def judge(score: Score, reference: Score) -> Card:
+    """Return the card of a score, without its place."""
+    measured = {name: each(score, n, reference) for name, (each, n) in QUANTITIES.items()}
     verdicts = []
     for part, claim in CLAIMS.items():
-        texts, outcomes, bounds = [], [], [bound for bound in BOUNDS if bound.part == part]
-        for bound in bounds:
-            if interval := bound.quantity(score, bound.multiple, reference):
-                texts.append(f"{bound.what} {printed_interval(interval)}")
-                outcomes.append(judge_bound(interval, bound.relation, bound.bound))
+        texts, outcomes, bounds = [], [], [bound for bound in BOUNDS if bound[0] == part]
+        for _, name, relation, bound in bounds:
+            if interval := measured[name]:
+                texts.append(f"{name} {printed_interval(interval)}")
+                outcomes.append(judge_bound(interval, relation, bound))
         verdict = Verdict(claim, "criterion", part, "; ".join(texts))
-        if score.pe == REFERENCE and part in ("a", "b"):
-            verdict.outcome = IS_REFERENCE
-        elif len(outcomes) == len(bounds):
+        if len(outcomes) == len(bounds):
             verdict.outcome, _ = combine(outcomes)
         verdicts.append(verdict)
-    return verdicts
+    held = sum(verdict.outcome == HOLDS for verdict in verdicts)
+    return Card(score, measured, verdicts, held)
 
 
-def rank(scores: dict[str, Score]) -> dict[str, int | None]:
-    """Return {encoding: place} by the number of parts that hold.
+def rank(scores: dict[str, Score]) -> dict[str, Card]:
+    """Return {encoding: card} by the number of parts that hold, then by perplexity.
 
-    Equal numbers share a place, sorted by perplexity at FAR. The reference has
-    none.
+    Equal numbers share a place; the reference has none.
     """
-    reference = scores[REFERENCE]
-    held = {
-        pe: sum(verdict.outcome == HOLDS for verdict in judge(score, reference))
-        for pe, score in scores.items()
-    }
+    cards = {pe: judge(score, scores[REFERENCE]) for pe, score in scores.items()}
+    others = [card for pe, card in cards.items() if pe != REFERENCE]
+    for card in others:
+        card.place = 1 + sum(other.held > card.held for other in others)
 
     def key(pe: str) -> tuple[int, float]:
-        far = perplexity(scores[pe], FAR)
-        return -held[pe], far.estimate if far else math.inf
+        far = cards[pe].measured["perplexity at 16x"]
+        return -cards[pe].held, far.estimate if far else math.inf
 
-    others = [count for pe, count in held.items() if pe != REFERENCE]
-    places = {
-        pe: 1 + sum(count > held[pe] for count in others) for pe in sorted(scores, key=key)
-    }
-    return places | {REFERENCE: None}
+    return {pe: cards[pe] for pe in sorted(cards, key=key)}

@@ -60,19 +60,18 @@ def measured(tmp_path_factory, data_dir):
     return folder
 
 
-def test_card_of_runs_and_table(measured, tmp_path, capsys):
+def test_card_of_runs_and_table(measured, tmp_path, capsys, refused):
     """Names with all characters of a specification work; the score file is compact."""
     out, runs = tmp_path / "scores", ["--runs", str(measured)]
     table.main(["rope", *runs, "--out_dir", str(out)])
-    text = capsys.readouterr().out
-    assert "# rope" not in text and "needs the score of cable" in text
+    assert "need the score of cable" in capsys.readouterr().out
+    assert "score file of cable is missing" in refused(table.main, out / "rope.json")[0]
     table.main(["cable", MIXED, *runs, "--out_dir", str(out)])
     text = capsys.readouterr().out
-    rows = [cells(line) for line in text[text.index(f"# {MIXED}") :].splitlines() if "|" in line]
-    assert rows[1] != rows[0][:1] and rows[2] == ["encoding", MIXED, "rope", "cable"]
-    names = [row[0] for row in rows]
-    assert "trained recall at 16x (%)" in names
-    assert text.count("(criterion, speed): ratio ") == 2  # a verdict with its interval
+    rows = [cells(line) for line in text.splitlines() if "|" in line]
+    assert {row[1] for row in rows[2:]} == {MIXED, "rope", "cable"}
+    assert "trained recall at 16x (%)" in rows[0]
+    assert text.count("(criterion, speed): speed / rope ") == 2  # a verdict with its interval
     paths = sorted(map(str, out.glob("*.json")))
     assert f"{out}/{MIXED}.json" in paths and len(paths) == 3
     score = json.loads((out / f"{MIXED}.json").read_text())
@@ -105,7 +104,7 @@ def test_incomplete_and_ambiguous_runs_are_refused(measured, tmp_path, refused):
     (record,) = text.glob("eval_recall_*.json")
     copy = text / "eval_recall_again.json"
     shutil.copy(record, copy)
-    assert "two records of recall" in refused(table.main, *flags)[0]
+    assert "is a second record of recall of seed 1" in refused(table.main, *flags)[0]
     copy.unlink()
     content = json.loads(record.read_text())
     del content["lengths"]["256"]
@@ -113,10 +112,12 @@ def test_incomplete_and_ambiguous_runs_are_refused(measured, tmp_path, refused):
     (line,) = refused(table.main, *flags)
     assert "cable has another budget than rope (recall)" in line
     record.write_text(json.dumps(content | {"step": 4}))  # before the last step
-    assert "seed 1 of rope has no record of recall" in refused(table.main, *flags)[0]
+    assert "needs records of recall of all seeds of rope" in refused(table.main, *flags)[0]
+    record.write_text(json.dumps(content | {"pe": "fox"}))
+    assert "or not of rope" in refused(table.main, *flags)[0]
     shutil.copy(measured / "text" / "rope" / record.name, record)
     shutil.copytree(text, runs / "text" / "rope-seed2")
-    assert "is not of rope with seed 2" in refused(table.main, *flags)[0]
+    assert "is a second record of" in refused(table.main, *flags)[0]
     for task in ("text", "recall"):
         seed2 = shutil.copytree(
             runs / task / "rope", runs / task / "rope-seed2", dirs_exist_ok=True
@@ -129,17 +130,15 @@ def test_incomplete_and_ambiguous_runs_are_refused(measured, tmp_path, refused):
     shutil.rmtree(runs / "text" / "rope-seed2")
     shutil.copy(runs / "speed" / "cable.json", runs / "speed" / f"{MIXED}.json")
     assert "has no speed of cable:" in refused(table.main, MIXED, *flags[2:])[0]
-    assert "has no runs of fox" in refused(table.main, "fox", *flags[2:])[0]
+    assert "of all seeds of fox" in refused(table.main, "fox", *flags[2:])[0]
     assert not (tmp_path / "scores").exists()
 
 
 def test_a_plugin_is_recorded_by_its_hash(tmp_path, data_dir, unregistered):
     path = write_plugin(tmp_path / "my_encoding.py", "mine")
-    runs, out = tmp_path / "runs", tmp_path / "scores"
-    plugin = ["--plugin", str(path)]
+    runs, plugin = tmp_path / "runs", ["--plugin", str(path)]
     measure(runs, "mine", data_dir, *plugin)
-    table.main(["mine", "--runs", str(runs), "--out_dir", str(out), *plugin])
-    score = score_file.read_scores(out.glob("*.json"))["mine"]
+    score = score_file.collect(runs, "mine")
     assert score.plugin == {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
@@ -165,16 +164,6 @@ def test_scores_of_another_budget_or_text_are_refused(tmp_path, refused):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_picture_has_the_best_and_the_references(monkeypatch, tmp_path):
-    """Twelve points, also if the references are not among the best."""
-    drawn = []
-    monkeypatch.setattr(figures, "scatter", lambda points, *_: drawn.extend(points))
-    losses = {"cable": 2.0, "rope": 3.0} | {f"best{n:02}": 1.4 + n / 100 for n in range(14)}
-    paths = write(tmp_path, *(make_score(pe, loss=loss) for pe, loss in losses.items()))
-    table.draw(score_file.read_scores(paths), tmp_path / "a.png")
-    assert {pe for pe, *_ in drawn} == {"cable", "rope", *(f"best{n:02}" for n in range(10))}
-
-
 def test_a_pattern_without_trained_recall_is_comparable(tmp_path, capsys, refused):
     """Its part c is not measured, and the other scores are compared with each other."""
     pattern = make_score("cable@3_nope@1", loss=1.45, gained=0.02)
@@ -187,15 +176,15 @@ def test_a_pattern_without_trained_recall_is_comparable(tmp_path, capsys, refuse
     (row,) = [line for line in printed.splitlines() if "| cable@3_nope@1 |" in line]
     assert cells(row)[2] == "yes yes — yes"
     assert cells(row)[-2:] == ["—", "1.00"]  # trained recall, speed
-    text = table.card("cable@3_nope@1", score_file.read_scores(paths))
-    assert "**not measured**" in text
     other = make_score("fox")
     other["budget"]["recall_training"]["steps"] = 5
     (line,) = refused(table.main, *paths, *write(tmp_path / "in", other))
     assert "fox has another budget than rope (recall_training)" in line
 
 
-def test_table_is_in_the_order_of_the_rank(tmp_path):
+def test_table_and_picture_have_the_best_in_the_order_of_the_rank(monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(figures, "scatter", lambda points, *_: drawn.extend(points))
     scores = [
         make_score("cable", loss=1.5, gained=0.002),
         make_score("forgets", loss=1.4, gained=0.0),
@@ -213,6 +202,7 @@ def test_table_is_in_the_order_of_the_rank(tmp_path):
     assert rows[2][2:4] == ["—", "—"] and rows[3][2:5] == ["no", "yes", "no"]
     assert "4 encodings, 3 seeds" in (tmp_path / "scores.md").read_text()
     losers = [make_score(f"loser{n}", loss=1.6 + n, gained=0.0, speed=0.5) for n in range(13)]
+    drawn.clear()
     table.main([*map(str, [*paths, *write(tmp_path / "in", *losers)]), "--out_dir", str(tmp_path)])
     text = (tmp_path / "scores.md").read_text()
     rows = [cells(line) for line in text.split("\n\n")[0].splitlines()[2:]]
@@ -223,6 +213,7 @@ def test_table_is_in_the_order_of_the_rank(tmp_path):
         ["2", "forgets", "yes no yes yes"],
         ["—", "cable", "— — yes yes"],
     ]
+    assert [pe for pe, *_ in drawn] == [row[1] for row in rows]
     assert rows[0][3:5] == ["0.951", "1.98"]  # exp(1.45 - 1.5), 100 (1 - exp(-0.02))
 
 
