@@ -26,8 +26,6 @@ def main(argv=None):
     if kind in ("-h", "--help"):
         print(__doc__)
         return
-    if not kind:
-        raise InputError(f"name a plot: python plot.py {', '.join(PLOTS)}")
     if kind not in PLOTS:
         raise InputError(f"unknown plot '{kind}': use {', '.join(PLOTS)}")
     if argv is None:

@@ -208,7 +208,7 @@ def report_trend(paths: list[str], out: Report) -> None:
     """Add the table and the plot of the claims over model sizes."""
     rungs = trend.make_rungs(trend.read_records(paths))
     trends = trend.measure(rungs)
-    out.add_table("trend", trend.table(trends, rungs), escape_markdown(trend.caption(rungs)))
+    out.add_table("trend", trend.table(trends, rungs))
     if any(any(ratios) for _, ratios in trends):
         out.add_plot("trend", partial(trend.plot, trends, rungs))
 
@@ -265,7 +265,7 @@ def report_lengths(
             out.add_plot(f"cumulative_gradient{suffix}", draw)
         if metric is PERPLEXITY and context_gain.has_gain(columns):
             gain = f"context_gain{suffix}"
-            out.add_table(gain, context_gain.table(columns), context_gain.CAPTION)
+            out.add_table(gain, context_gain.table(columns))
             out.add_plot(gain, partial(context_gain.plot, columns))
         has_pairs = metric is PERPLEXITY and "objective" not in group[0]
         if has_pairs and (pairs := paper_tables.training_length_table(columns, speeds, stated)):

@@ -16,7 +16,7 @@ import numpy as np
 
 from errors import InputError
 from evaluation.intervals import Interval
-from reporting.columns import Column, all_lengths, describe_models
+from reporting.columns import Column, describe_models
 from reporting.tables import cases, describe_setup, speed_sort_key
 
 Points = list[tuple[float, float]]  # (x, y)
@@ -89,7 +89,7 @@ def by_length(
             if mean is not None and mean <= MAX_DRAWN:
                 line.add(length, mean, column.error(length))
     panels = [(y_label, lines)]
-    close = _close_to_lowest(lines, len(all_lengths(columns)))
+    close = _close_to_lowest(lines)
     if close_up and MIN_CLOSE_LINES <= sum(bool(line.points) for line in close) < len(lines):
         panels.append((y_label, close))
     draw_columns(columns, file, BANDS, panels, x_label, y_scale)
@@ -104,17 +104,16 @@ def draw_columns(
     draw_lines(file, title, panels, x_label, *scale, trained_at=trained_at, **options)
 
 
-def _close_to_lowest(lines: list[Line], lengths: int) -> list[Line]:
+def _close_to_lowest(lines: list[Line]) -> list[Line]:
     """Return lines; any not close to the lowest everywhere has no points."""
-    lowest = {}
+    lowest, close = {}, []
     for x, y in (point for line in lines for point in line.points):
         lowest[x] = min(y, lowest.get(x, y))
-    return [
-        line
-        if len(line.points) == lengths and all(y < CLOSE * lowest[x] for x, y in line.points)
-        else Line(line.label, line.pe)
-        for line in lines
-    ]
+    for line in lines:
+        points = [(x, y) for x, y in line.points if y < CLOSE * lowest[x]]
+        is_close = len(points) == len(lowest)
+        close.append(line if is_close else Line(line.label, line.pe))
+    return close
 
 
 def cumulative_gradient(columns: list[Column], file) -> None:
@@ -155,22 +154,18 @@ def speeds(result: dict, file) -> None:
 
     The dense path is only in the table. Bands: quartiles of the rounds.
     """
-    throughputs, memories = {}, {}
-    for context, name, entry in cases(result):
-        if name.endswith(" dense"):
-            continue
-        throughput, memory = (
-            lines.setdefault(name, Line(name, name.partition(" ")[0]))
-            for lines in (throughputs, memories)
-        )
-        if entry:
-            rate = entry["tokens_per_second"]
-            low, high = entry["tokens"] / np.quantile(entry["seconds"], (0.75, 0.25))
-            throughput.add(context, rate, rate - low, high - rate)
-            memory.add(context, entry["memory"] / 1e6)
-    names = sorted(throughputs, key=speed_sort_key)
-    panels = [("tokens/s", [throughputs[name] for name in names])]
-    panels.append(("memory (MB)", [memories[name] for name in names]))
+    names = {name for _, name, _ in cases(result) if not name.endswith(" dense")}
+    panels = [("tokens/s", []), ("memory (MB)", [])]
+    for name in sorted(names, key=speed_sort_key):
+        throughput, memory = (Line(name, name.partition(" ")[0]) for _ in panels)
+        for context, case, entry in cases(result):
+            if entry and case == name:
+                rate = entry["tokens_per_second"]
+                low, high = entry["tokens"] / np.quantile(entry["seconds"], (0.75, 0.25))
+                throughput.add(context, rate, rate - low, high - rate)
+                memory.add(context, entry["memory"] / 1e6)
+        for (_, lines), line in zip(panels, (throughput, memory), strict=True):
+            lines.append(line)
     title = f"{describe_setup(result)}\nmedians of {result['repeats']} rounds; bands: quartiles"
     draw_lines(file, title, panels, "context (tokens)")
 
@@ -249,11 +244,11 @@ def draw_lines(
             at = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
             font = {"xytext": (0, 2), "ha": "center", "fontsize": 8, "color": "0.4"}
             axes.annotate("training length", (length, 1), **at, **font)
-        _draw_panel(axes, lines, x_label, y_label, x_base, marker)
+        draw_panel(axes, lines, x_label, y_label, x_base, marker)
     figure.savefig(file, format="png")
 
 
-def _draw_panel(axes, lines: list[Line], x_label: str, y_label: str, x_base: int, marker: str):
+def draw_panel(axes, lines: list[Line], x_label: str, y_label: str, x_base: int, marker: str):
     """Draw lines with their errors as bands, or as bars of single points."""
     used, ends = Counter(), []
     for line in lines:
@@ -281,14 +276,12 @@ def color_of(pe: str) -> str:
 
 
 def short_label(label: str) -> str:
-    """Return a label with options in words: "rope+alibi, 75% of heads"."""
-    percents = {*re.findall(":heads_percent=([0-9]+)", label)}
-    if len(percents) == 1 and "@" not in label:
-        label = re.sub(":heads_percent=[0-9]+", "", label) + f", {percents.pop()}% of heads"
+    """Return a label with options in words: "cable, 50% of heads", "rope:75%+fox"."""
     label = re.sub(":heads_percent=([0-9]+)", r":\1%", label)
     if re.search("[+@]", label):
         return label
-    return re.sub("[:,](?! )", ", ", label).replace("=", " ")
+    label = re.sub("[:,](?! )", ", ", label)
+    return label.replace("=", " ").replace("%", "% of heads")
 
 
 def new_figure(height: float, title: str):
@@ -347,22 +340,23 @@ def spread(heights: list[float], gap: float) -> np.ndarray:
     return np.minimum(above_steps, max(0, 1 - gap * (len(heights) - 1))) + steps
 
 
-def draw_matrix(axes, matrix, limit: float, **style):
-    """Draw a matrix (queries, keys), NaN where masked; return its image.
+def draw_matrices(figure, all_axes, matrices: np.ndarray, titles: list[str], **style) -> None:
+    """Draw matrices (n, queries, keys), NaN where masked, and a color bar.
 
-    limit: largest magnitude of the color scale, which is white at zero.
+    All have one color scale, which is white at zero.
     """
-    scale = {"cmap": "RdBu", "vmin": -limit, "vmax": limit}
-    image = axes.imshow(matrix, interpolation="nearest", **scale, **style)
-    axes.set_facecolor(MASKED)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, pad=1, labelsize=8)
-    return image
-
-
-def add_color_bar(figure, image, axes, low: float, high: float) -> None:
-    """Add a color bar of the values from low to high, and zero."""
-    bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02, panchor=False).ax
+    low, high = float(np.nanmin(matrices)), float(np.nanmax(matrices))
+    limit = max(-low, high, 1e-6)
+    scale = {"cmap": "RdBu", "vmin": -limit, "vmax": limit, "interpolation": "nearest"}
+    for axes, matrix, title in zip(all_axes, matrices, titles, strict=True):
+        image = axes.imshow(matrix, **scale, **style)
+        axes.set_title(title, fontsize=9)
+        axes.set_facecolor(MASKED)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0, pad=1, labelsize=8)
+    figure.supxlabel("key token", fontsize=9)
+    figure.supylabel("query token", fontsize=9)
+    bar = figure.colorbar(image, ax=all_axes, shrink=0.6, pad=0.02, panchor=False).ax
     bar.set_ylim(min(low, 0), max(high, low + 1e-6, 0))
     bar.tick_params(labelsize=8)
 

@@ -43,37 +43,31 @@ class Rung:
         size = f"{millions:.{1 if millions < 10 else 0}f}M"
         return f"{size}, {first['data']['dataset']}, {first['block_size']:,}"
 
-    def ratio(self, claim: Claim) -> Interval | None:
-        """Return a claim's ratio, if any; of the protocol with most lengths.
 
-        All ratios are then of one text.
-        """
-        metric = METRICS[claim.quantity]
-        records = [record for record in self.records if metrics.metric_of(record) is metric]
-        groups = [make_columns(group, metric.key) for group in group_by_protocol(records)]
-        groups.sort(key=lambda columns: len(all_lengths(columns)), reverse=True)
-        return next(filter(None, (_ratio(claim, columns) for columns in groups)), None)
+def _ratio(claim: Claim, records: list[dict]) -> Interval | None:
+    """Return a claim's ratio, if any; of several recipes, with the most seeds.
 
-
-def _ratio(claim: Claim, columns: list[Column]) -> Interval | None:
-    """Return a ratio; of several recipes the one with the most seeds counts."""
-    by_encoding = {
-        each.pe: each for each in sorted(columns[::-1], key=lambda c: len(c.records))
-    }
-    ours = by_encoding.get(claim.encoding)
-    other = by_encoding.get(claim.others[0]) if claim.others else ours
-    if ours is None or other is None:
-        return None
-    trained_at = ours.trained_at
-    for multiple in FAR_MULTIPLES if claim.at[0] == FAR else claim.at:
-        length = round(float(multiple) * trained_at)
-        if claim.quantity == "perplexity":
-            pairs = entry_pairs(ours, length, other, length if claim.others else trained_at)
-            if pairs:
+    It is of the protocol with most lengths: all ratios are then of one text.
+    """
+    metric = METRICS[claim.quantity]
+    records = [record for record in records if metrics.metric_of(record) is metric]
+    groups = [make_columns(group, metric.key) for group in group_by_protocol(records)]
+    for columns in sorted(groups, key=lambda group: len(all_lengths(group)), reverse=True):
+        columns = sorted(columns[::-1], key=lambda column: len(column.records))
+        by_encoding = {column.pe: column for column in columns}
+        ours = by_encoding.get(claim.encoding)
+        other = by_encoding.get(claim.others[0]) if claim.others else ours
+        if not (ours and other):
+            continue
+        for multiple in FAR_MULTIPLES if claim.at[0] == FAR else claim.at:
+            length = round(float(multiple) * ours.trained_at)
+            end = length if claim.others else ours.trained_at
+            pairs = entry_pairs(ours, length, other, end)
+            if pairs and claim.quantity == "perplexity":
                 return intervals.perplexity_ratio(pairs)
-        elif ours.entries_by_seed(length):
-            measure = passage_ratio if claim.quantity == "recall" else receptive_field
-            return measure(ours, length)
+            if ours.entries_by_seed(length) and claim.quantity != "perplexity":
+                measure = passage_ratio if claim.quantity == "recall" else receptive_field
+                return measure(ours, length)
     return None
 
 
@@ -109,9 +103,8 @@ def make_rungs(records: list[dict]) -> list[Rung]:
     for record in records:
         # intervals.perplexity_ratio compares lengths of other text unpaired.
         record = record | {"protocol": record["protocol"] | {"remainder": None}}
-        data = tuple(
-            record["data"].get(key) for key in ("dataset", "split", "tokenizer", "sha256")
-        )
+        keys = ("dataset", "split", "tokenizer", "sha256")
+        data = tuple(record["data"].get(key) for key in keys)
         groups.setdefault((record.get("size"), record["block_size"], data), []).append(record)
     rungs = []
     for group in groups.values():
@@ -123,7 +116,8 @@ def make_rungs(records: list[dict]) -> list[Rung]:
 
 def measure(rungs: Sequence[Rung]) -> list[Trend]:
     """Return each claim's ratios on the rungs; None where not measured."""
-    return [(claim, [rung.ratio(claim) for rung in rungs]) for claim in load()["trend"]]
+    claims = load()["trend"]
+    return [(claim, [_ratio(claim, rung.records) for rung in rungs]) for claim in claims]
 
 
 def table(trends: list[Trend], rungs: Sequence[Rung]) -> Table:
@@ -134,15 +128,11 @@ def table(trends: list[Trend], rungs: Sequence[Rung]) -> Table:
         what = claim.what.format(encoding=claim.encoding, **words)
         cells = [printed_interval(ratio) if ratio else MISSING for ratio in ratios]
         rows.append([claim.wording, what, *cells])
-    return Table(rows)
-
-
-def caption(rungs: Sequence[Rung]) -> str:
-    """Return what the table shows."""
-    return (
+    caption = (
         f"Ratios with 95% intervals on {len(rungs)} rungs: parameters, text, training length. "
         f"Multiples are of the training length; 15x where {FAR}x is not recorded."
     )
+    return Table(rows, caption=caption)
 
 
 def plot(trends: list[Trend], rungs: Sequence[Rung], file) -> None:
@@ -160,8 +150,6 @@ def plot(trends: list[Trend], rungs: Sequence[Rung], file) -> None:
                 line.add(rung.parameters, ratio.estimate, *errors)
     most = max(len(line.points) for line in lines)
     shown = [line for line in lines if len(line.points) >= min(most, 2)]
-    title = (
-        "ratios with 95% intervals; text and training length differ between sizes (trend.md)"
-    )
+    title = "ratios with 95% intervals; sizes differ in text and training length (trend.md)"
     panels = [("ratio (1: no effect)", shown)]
     figures.draw_lines(file, title, panels, "parameters", level=1, x_base=10)

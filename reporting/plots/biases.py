@@ -20,11 +20,10 @@ figure 7.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime import cli, devices
+from runtime import cli
 from runtime.checkpoints import load_model
 from runtime.files import atomic
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,21 +63,20 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("run", "run folder or checkpoint file")
-    )
+    positional = "run", "run folder or checkpoint file"
+    config = cli.parse(Config, argv, __doc__, positional)
     if len(config.run) != 1:
         raise InputError("expected one run: python plot.py biases runs/NAME")
-    device, _ = devices.select_device("cpu", "float32")
-    model, checkpoint = load_model(config.run[0], device, causal=None)
+    (run,) = config.run
+    model, checkpoint = load_model(run, torch.device("cpu"), causal=None)
     pe, layers = checkpoint["gpt"]["pe"], len(model.h)
     if not -layers <= config.layer < layers:
         end = f"the model has {layers} layers: use 0 to {layers - 1}"
         raise InputError(f"--layer {config.layer}: {end}")
-    tokenizer = run_tokenizer(config.run[0], checkpoint)
+    tokenizer = run_tokenizer(run, checkpoint)
     tokens = tokenizer.encode(config.text)
     if config.tokens is not None:
-        shards = shards_for_run(config.run[0], checkpoint, config.data)
+        shards = shards_for_run(run, checkpoint, config.data)
         tokens = shards.tokens[0][: config.tokens].tolist()
     if len(tokens) < 2:
         raise InputError("the text has fewer than two tokens: pass a longer --text or --tokens")
@@ -139,32 +137,26 @@ def draw(matrices, decay, labels: list[str] | None, title: str):
     rows = -(-heads // columns)
     ratios = [3] if decay is None else [3, 1]
     parts, width = len(ratios), figures.WIDTH / max(2, columns)
-    figure = figures.new_figure(0.6 + rows * (width if decay is None else 1.4 * width), title)
-    figure.supxlabel("key token", fontsize=9)
-    figure.supylabel("query token", fontsize=9)
+    figure = figures.new_figure(0.6 + rows * width * sum(ratios) * 0.35, title)
     grid = figure.subplots(rows * parts, columns, squeeze=False, height_ratios=ratios * rows)
-    low, high = float(np.nanmin(matrices)), float(np.nanmax(matrices))
-    limit = max(-low, high, 1e-6)
-    for axes in grid[-parts:, heads - (rows - 1) * columns :].flat:
+    tops, lowest = grid[::parts].ravel(), grid[parts - 1 :: parts].ravel()
+    for axes in (*tops[heads:], *lowest[heads:]):
         axes.set_visible(False)
-    for head in range(heads):
-        top, *below = grid[head // columns * parts :, head % columns][:parts]
-        image = figures.draw_matrix(top, matrices[head], limit)
-        top.tick_params(labelbottom=not below)
+    titles = [f"head {head}" if heads > 1 else "" for head in range(heads)]
+    figures.draw_matrices(figure, tops[:heads].tolist(), matrices, titles)
+    for head, (top, bottom) in enumerate(zip(tops[:heads], lowest, strict=False)):
+        top.tick_params(labelbottom=top is bottom)
         top.locator_params(integer=True)
-        top.set_title(f"head {head}" if heads > 1 else "", fontsize=9)
         if decay is not None:
-            (bars,) = below
-            bars.bar(range(T), decay[head], width=1, color=figures.GRAY)
-            bars.set(xlim=(-0.5, T - 0.5), ylim=(0, 1.05 * max(1e-6, float(decay.max()))))
-            bars.set_ylabel("" if head % columns else "decay at the token", fontsize=8)
-            bars.spines[["top", "right"]].set_visible(False)
-            bars.tick_params(length=0, pad=1, labelsize=8)
+            bottom.bar(range(T), decay[head], width=1, color=figures.GRAY)
+            bottom.set(xlim=(-0.5, T - 0.5), ylim=(0, 1.05 * max(1e-6, float(decay.max()))))
+            bottom.set_ylabel("" if head % columns else "decay at the token", fontsize=8)
+            bottom.spines[["top", "right"]].set_visible(False)
+            bottom.tick_params(length=0, pad=1, labelsize=8)
         if labels:
             # parse_math: a token "$$" is not a formula.
             size = min(8, POINTS_OF_LABELS / columns / T)
             font = {"fontsize": size, "family": "monospace", "parse_math": False}
-            (below or [top])[-1].set_xticks(range(T), labels, rotation=90, **font)
+            bottom.set_xticks(range(T), labels, rotation=90, **font)
             top.set_yticks(range(T), labels, **font)
-    figures.add_color_bar(figure, image, grid[::parts].ravel()[:heads].tolist(), low, high)
     return figure

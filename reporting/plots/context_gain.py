@@ -54,7 +54,7 @@ def table(columns: list[Column]) -> Table:
             inside = (positions >= start) & (positions < stop)
             cells[-1].append(mean_and_deviation(by_seed[:, inside].mean(1).tolist(), 3))
         start, stop = stop, 2 * stop
-    return Table(cells)
+    return Table(cells, caption=CAPTION)
 
 
 def plot(columns: list[Column], file) -> None:

@@ -100,26 +100,18 @@ def plot(rows: dict[str, np.ndarray], fitted: np.ndarray | None, title: str, fil
     figure = figures.new_figure(sum(heights), title)
     upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
     all_axes = upper.subplots(1, len(rows), squeeze=False, sharey=True)[0]
-    low, high = min(map(np.min, rows.values())), max(map(np.max, rows.values()))
     n = len(next(iter(rows.values())))
     tokens = np.linspace(0, n - 1, min(n, MATRIX_PIXELS)).astype(int)
     distances = tokens[:, None] - tokens
-    for axes, (pe, bias) in zip(all_axes, rows.items(), strict=True):
-        matrix = np.where(distances < 0, np.nan, bias[distances.clip(min=0)])
-        image = figures.draw_matrix(axes, matrix, max(-low, high), extent=(0, n, n, 0))
-        axes.set_title(figures.short_label(pe).replace(", ", "\n"), fontsize=9)
-        axes.set(xticks=(0, n), yticks=(0, n), xlabel="key token")
-    all_axes[0].set_ylabel("query token")
-    figures.add_color_bar(upper, image, all_axes, low, high)
-    axes, ends = lower.subplots(), []
-    for pe, bias in rows.items():
-        color = figures.color_of(pe)
-        axes.plot(bias, color=color, linewidth=1.2)
-        ends.append((figures.short_label(pe), color, (n - 1, bias[-1])))
+    biases = np.stack([bias[distances.clip(min=0)] for bias in rows.values()])
+    matrices = np.where(distances < 0, np.nan, biases)
+    titles = [figures.short_label(pe).replace(", ", "\n") for pe in rows]
+    figures.draw_matrices(upper, all_axes, matrices, titles, extent=(0, n, n, 0))
+    lines = [figures.Line(pe, pe, [*enumerate(bias)]) for pe, bias in rows.items()]
     if fitted is not None:
         a, b = fitted
         curve = a * np.log1p(np.arange(n)) + b
-        axes.plot(curve, "--", color="black", linewidth=1.2)
-        ends.append((f"fit: {a:.3f} log(1 + d) {b:+.3f}", "black", (n - 1, curve[-1])))
-    figures.finish(axes, "distance (tokens)", "bias", ends)
+        label = f"fit: {a:.3f} log(1 + d) {b:+.3f}"
+        lines.append(figures.Line(label, "nope", [*enumerate(curve)]))
+    figures.draw_panel(lower.subplots(), lines, "distance (tokens)", "bias", 10, marker="")
     figure.savefig(file, format="png")

@@ -14,7 +14,6 @@ and judges the claims on encoders.
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from runtime import cli, run_folder
 from runtime.files import atomic, read_json, write_json
@@ -43,35 +42,26 @@ class Config:
 
     runs: list[str] = field(default_factory=list)
     """run folders"""
-    plugin: dict[str, str] | None = None
-    """files with encodings of your own: not needed, the log has the losses"""
-    kind: Literal["train", "val"] = "train"
-    """training or validation losses"""
     out: str = "losses.png"
     """PNG file to write"""
+
+    def __post_init__(self):
+        figures.check_png(self.out)
+        if not self.runs:
+            raise InputError("no runs given: python plot.py losses runs/NAME ...")
 
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("runs", "run folders"))
-    if not config.runs:
-        raise InputError("no runs given: python plot.py losses runs/NAME ...")
-    figures.check_png(config.out)
-    lines, runs, setups, descriptions = [], [], set(), set()
-    for run in map(Path, config.runs):
-        found, setup = read_run(run, config.kind)
-        if not found["losses"]:
-            raise InputError(f"{run} has no {config.kind} losses: remove it")
-        lines.append(figures.Line(run.name, found["pe"], found["losses"]))
-        runs.append(found | {"step": found["losses"][-1][0]})
-        setups.add(setup)
-        descriptions.add(f"{setup[1]}, seed {found['seed']}")
-    title = f"{config.kind} loss; one run per line\n{'; '.join(sorted(descriptions))}"
+    found = [read_run(Path(run)) for run in config.runs]
+    runs, setups = [run for run, _ in found], {setup for _, setup in found}
+    lines = [figures.Line(run["run"], run["pe"], run["losses"]) for run in runs]
+    descriptions = {f"{description}, seed {run['seed']}" for run, (_, description) in found}
+    title = f"training loss; one run per line\n{'; '.join(sorted(descriptions))}"
     panels = [("loss (nats)", lines)]
     with atomic(config.out) as file:
         figures.draw_lines(file, title, panels, "steps", "linear", "linear", marker="")
     print(f"wrote {config.out}")
-    if config.kind != "train":
-        return
     if len(setups) > 1 or len({(run["pe"], run["seed"]) for run in runs}) < len(runs):
         print("no record: the runs differ in more than encoding and seed, or are equal")
         return
@@ -80,20 +70,20 @@ def main(argv=None):
     print(f"record: {path}")
 
 
-def read_run(run: Path, kind: str) -> tuple[dict, tuple[str, str]]:
-    """Return a run's fields of the record, with losses; and its setup.
+def read_run(run: Path) -> tuple[dict, tuple[str, str]]:
+    """Return a run's fields of the record, and its setup.
 
-    kind: "train" or "val". setup: training, and in words what is equal for all
-    seeds. Raises InputError if a file is missing or corrupt.
+    setup: training, and in words what is equal for all seeds. Raises InputError
+    if a file is missing or corrupt, or has no losses.
     """
-    path, tuned = run / "config.json", run / "finetune.json"
+    path, tuned = run / run_folder.CONFIG, run / "finetune.json"
     finetuning = read_json(tuned, "fine-tune again", FINETUNING) if tuned.exists() else None
-    if finetuning is None:
-        path = run / run_folder.CONFIG
-        losses = _logged_losses(run, kind)
+    if finetuning:
+        path, losses = run / "config.json", finetuning.get("losses")
     else:
-        # Fine-tuning does not validate. An unfinished one has no losses yet.
-        losses = finetuning.get("losses", []) if kind == "train" else []
+        losses = _logged_losses(run)
+    if not losses:
+        raise InputError(f"{run} has no training losses: remove it")
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -101,8 +91,8 @@ def read_run(run: Path, kind: str) -> tuple[dict, tuple[str, str]]:
         raise InputError(f"{path} cannot be read ({reason}): {REMEDY}") from None
     if problem := find_mismatch(settings, SETTINGS):
         raise InputError(f"{path}: {problem}: {REMEDY}")
-    keys = ("pe", "size", "objective", "seed")
-    found = {"run": run.name} | {key: settings.get(key) for key in keys} | {"losses": losses}
+    found = {key: settings.get(key) for key in ("pe", "size", "objective", "seed")}
+    found |= {"run": run.name, "losses": losses, "step": losses[-1][0]}
     model = f"{settings.get('size') or 'custom'} model"
     if finetuning:
         found |= {"objective": "mlm", "seed": finetuning["settings"]["seed"]}
@@ -112,12 +102,12 @@ def read_run(run: Path, kind: str) -> tuple[dict, tuple[str, str]]:
     return found, ("pretraining", f"{model} on {data}, trained at {length:,} tokens")
 
 
-def _logged_losses(run: Path, kind: str) -> list[tuple[float, float]]:
+def _logged_losses(run: Path) -> list[tuple[float, float]]:
     """Return [(step, loss)] of a training's log."""
     path = run / run_folder.LOG
     if not path.exists():
         raise InputError(f"{run} has no log.jsonl or finetune.json: use the folder of a run")
-    entries = [entry for entry in run_folder.read_log(run) if entry["kind"] == kind]
+    entries = [entry for entry in run_folder.read_log(run) if entry["kind"] == "train"]
     if problem := find_mismatch(entries, list[LOG_ENTRY]):
         raise InputError(f"{path}: {problem}: {REMEDY}")
     return [(entry["step"], entry["loss"]) for entry in entries]

@@ -19,7 +19,7 @@ from errors import InputError
 PROGRAMS = shlex.split("""
 bench check_encoding compare eval_extrapolation eval_hellaswag eval_recall eval_receptive_field
 export_hf import_pretrained prepare_fineweb prepare_text prepare_wikitext report sample train_gpt
-reporting.plots.biases reporting.plots.distances reporting.plots.losses reporting.encoding_table
+reporting.plots.biases reporting.plots.distances reporting.plots.losses
 retrieval.evaluate retrieval.finetune retrieval.prepare
 """)
 CONFIGS = {name: importlib.import_module(name).Config for name in PROGRAMS}
