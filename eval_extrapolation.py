@@ -46,13 +46,8 @@ import numpy as np
 import torch
 
 from errors import InputError
-from evaluation.runner import (
-    RUNS_ARGUMENT,
-    LoadedRun,
-    Plan,
-    TextEvaluationConfig,
-    run_evaluation,
-)
+from evaluation import runner
+from evaluation.runner import LoadedRun, Plan
 from text_data.data_loader import (
     Windows,
     evenly_spaced,
@@ -68,7 +63,7 @@ MAX_BLOCKS = 1024  # of neighboring windows, whose mean losses the record keeps
 
 
 @dataclass
-class Config(TextEvaluationConfig):
+class Config(runner.TextEvaluationConfig):
     """Settings of the length extrapolation evaluation."""
 
     lengths: str = "512,1024,2048,4096,8192,15360"
@@ -94,11 +89,10 @@ class Config(TextEvaluationConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.stride and self.protocol != "segments":
-            raise InputError("--stride applies to the protocol segments only: remove it")
-        if self.stride and self.within_documents:
+        if self.stride and (self.protocol != "segments" or self.within_documents):
+            other = "--within_documents" if self.within_documents else "--protocol"
             raise InputError(
-                "--stride reads text before a window: remove it or --within_documents"
+                f"--stride is for segments of the whole text: remove it or {other}"
             )
 
 
@@ -131,8 +125,8 @@ class Text:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
-    run_evaluation(config, plan, causal=None)
+    config = cli.parse(Config, argv, __doc__, positional=runner.RUNS_ARGUMENT)
+    runner.run_evaluation(config, plan, causal=None)
 
 
 def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Plan]:
@@ -161,11 +155,7 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
             lengths=lengths,
             protocol=protocol,
             identity={"cache_window": config.cache_window},
-            record_name=[
-                shards.meta["dataset"],
-                config.split,
-                *(word for word, is_set in words.items() if is_set),
-            ],
+            file_words=([], [word for word, is_set in words.items() if is_set]),
         )
     ]
 
@@ -198,9 +188,7 @@ def select_text(
         protocol["mask_rate"] = mask_rate
     if not (same_targets or config.within_documents):
         protocol["remainder"] = "counted"  # the end of a text fills a shorter window
-        regions = [
-            Region(shard, 0, len(tokens) - 1) for shard, tokens in enumerate(shards.tokens)
-        ]
+        regions = [Region(n, 0, len(tokens) - 1) for n, tokens in enumerate(shards.tokens)]
         limit = math.inf if config.max_tokens is None else config.max_tokens
         if config.windows is None and sum(region.inputs for region in regions) <= limit:
             protocol |= {"span": None, "spans": None, "overlap": 0.0}

@@ -29,7 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from errors import InputError
 from evaluation import runner
-from evaluation.runner import RUNS_ARGUMENT, EvaluationConfig, LoadedRun
+from evaluation.runner import EvaluationConfig, LoadedRun
 from text_data import text_sources
 from text_data.data_loader import BATCH_TOKENS
 from text_data.tokenizer import run_tokenizer
@@ -50,7 +50,7 @@ class Config(EvaluationConfig):
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
+    config = cli.parse(Config, argv, __doc__, positional=runner.RUNS_ARGUMENT)
     with runner.evaluation_ranks(config) as ranks:
         for run in config.runs:
             load_checkpoint(run, causal=True)  # raises before a download
@@ -69,10 +69,7 @@ def load_examples(source: str | None) -> list[dict]:
     for number, row in enumerate(rows, 1):
         try:
             context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
-            endings, label = (
-                [preprocess(ending) for ending in row["endings"]],
-                int(row["label"]),
-            )
+            endings, label = [*map(preprocess, row["endings"])], int(row["label"])
             endings[label]
         except (KeyError, AttributeError, TypeError, ValueError, IndexError):
             raise InputError(
@@ -96,11 +93,8 @@ def evaluate(loaded: LoadedRun, examples: list[dict], config: Config) -> None:
     model.set_vocabulary(tokenizer.vocab_size)
     chosen = examples[: config.max_examples]
     pairs = [
-        [
-            encode_pair(tokenizer, example["context"], " " + ending)
-            for ending in example["endings"]
-        ]
-        for example in chosen
+        [encode_pair(tokenizer, row["context"], " " + ending) for ending in row["endings"]]
+        for row in chosen
     ]
     longest = max(len(ending) for example in pairs for _, ending in example)
     if not runner.supports(model, longest):
@@ -158,8 +152,7 @@ def log_likelihoods(loaded: LoadedRun, pairs: list[tuple[list[int], list[int]]])
     Longer sequences than the encoding supports keep their last tokens.
     """
     model = loaded.model
-    # the last is a target only
-    keep = 0 if model.max_context is None else model.max_context + 1
+    keep = (model.max_context or -1) + 1  # the last token is a target only
     sequences = [torch.tensor((context + ending)[-keep:]) for context, ending in pairs]
     tokens = pad_sequence(sequences, batch_first=True).to(loaded.device)  # (B, T)
     last = torch.tensor([len(sequence) - 1 for sequence in sequences])[:, None]

@@ -36,13 +36,8 @@ import numpy as np
 import torch
 
 from errors import InputError
-from evaluation.runner import (
-    RUNS_ARGUMENT,
-    LoadedRun,
-    Plan,
-    TextEvaluationConfig,
-    run_evaluation,
-)
+from evaluation import runner
+from evaluation.runner import LoadedRun, Plan
 from text_data import recall_task
 from text_data.data_loader import Windows, evenly_spaced
 from text_data.shards import Shards
@@ -54,7 +49,7 @@ LEARNED = 0.95  # accuracy in validation from which a run has learned the task
 
 
 @dataclass
-class Config(TextEvaluationConfig):
+class Config(runner.TextEvaluationConfig):
     """Settings of the recall evaluation."""
 
     distances: str | None = None
@@ -67,81 +62,57 @@ class Config(TextEvaluationConfig):
     """number of sequences; on text fewer if the split has fewer windows of the longest distance"""
 
 
-@dataclass
-class Trials:
-    """Trials on text; trial n begins at window `numbers[n]`."""
-
-    windows: Windows
-    numbers: np.ndarray  # (trials,) int
-    passage: int  # tokens
-
-
-@dataclass
-class TaskTrials:
-    """Trials on one kind of sequence of the recall task."""
-
-    windows: Windows
-    numbers: np.ndarray  # (trials,) int, windows whose text is the filler
-    task: recall_task.Task
-    filler: recall_task.Filler
-    shortest: int  # tokens of a sequence
-
-
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
-    run_evaluation(config, plan)
+    config = cli.parse(Config, argv, __doc__, positional=runner.RUNS_ARGUMENT)
+    runner.run_evaluation(config, plan)
 
 
 def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Plan]:
     """Return one plan of a run on text, or one for each task and filler."""
-    is_on_task = checkpoint["config"].get("objective") == "recall"
-    default = TASK_DISTANCES if is_on_task else DISTANCES
-    distances = cli.parse_lengths(config.distances or default, checkpoint["gpt"]["block_size"])
-    if not is_on_task:
-        return [plan_text(shards, distances, config)]
-    shortest, steps = checkpoint["gpt"]["block_size"], steps_to_learn(run)
+    block_size = checkpoint["gpt"]["block_size"]
+    if checkpoint["config"].get("objective") != "recall":
+        return [plan_text(shards, config, block_size)]
+    distances, steps = config.distances or TASK_DISTANCES, steps_to_learn(run)
+    lengths = cli.parse_lengths(distances, block_size)
     return [
-        plan_task(shards, distances, config, shortest, steps, task, filler)
+        plan_task(shards, lengths, config.trials, block_size, steps, task, filler)
         for task, filler in itertools.product(recall_task.TASKS, recall_task.FILLERS)
     ]
 
 
-def plan_text(shards: Shards, distances: list[int], config: Config) -> Plan:
+def plan_text(shards: Shards, config: Config, block_size: int) -> Plan:
     """Return the trials on text. Raises InputError if it is too short."""
+    distances = cli.parse_lengths(config.distances or DISTANCES, block_size)
     if distances[0] < config.passage:
         raise InputError(
             f"distance {distances[0]} is less than the {config.passage} tokens of the passage: "
             "remove it or lower --passage"
         )
-    windows = Windows(shards, distances[-1])
-    numbers = evenly_spaced(len(windows), config.trials)
-    if len(numbers) < 3:
-        raise InputError(
-            f"{shards.folder} ({config.split}) has {len(numbers)} windows of {windows.length:,} "
-            "tokens, but recall needs three: lower --distances"
-        )
+    windows, numbers = runner.spaced_windows(shards, distances[-1], config.trials, 3)
     trials = f"{config.passage}of{len(numbers)}x{windows.length}"
     return Plan(
-        measure=partial(measure, trials=Trials(windows, numbers, config.passage)),
+        measure=partial(measure, windows=windows, numbers=numbers, passage=config.passage),
         value="recall",
         shards=shards,
         lengths=distances,
         protocol={"passage": config.passage, "trials": len(numbers), "span": windows.length},
         identity={"metric": "Recall"},
-        record_name=["recall", shards.meta["dataset"], config.split, trials],
+        file_words=(["recall"], [trials]),
         extra_inputs=config.passage - 1,
     )
 
 
-def trial_sequences(trials: Trials, batch: np.ndarray, distance: int) -> torch.Tensor:
+def trial_sequences(
+    windows: Windows, numbers: np.ndarray, passage: int, batch: np.ndarray, distance: int
+) -> torch.Tensor:
     """Return the sequences of some trials, (2n, distance + passage) int64.
 
-    batch: (n,) indices into trials.numbers. The baselines are the first n.
+    numbers: the first window of each trial. batch: (n,) indices into them. The
+    baselines are the first n.
     """
-    numbers, passage = trials.numbers, trials.passage
     third = len(numbers) // 3
     own, other, third_text = (  # the windows of the trials `shift` further on
-        trials.windows.batch(numbers[(batch + shift) % len(numbers)])[0]
+        windows.batch(numbers[(batch + shift) % len(numbers)])[0]
         for shift in (0, third, 2 * third)
     )
     end = [third_text[:, passage:distance], own[:, :passage]]
@@ -150,18 +121,20 @@ def trial_sequences(trials: Trials, batch: np.ndarray, distance: int) -> torch.T
     return torch.cat([baseline, repeated])
 
 
-def measure(loaded: LoadedRun, distance: int, trials: Trials) -> dict:
+def measure(
+    loaded: LoadedRun, distance: int, windows: Windows, numbers: np.ndarray, passage: int
+) -> dict:
     """Return the recall at one distance in percent, and its standard error.
 
     loss, loss_without: mean loss in nats of the second half of the passage's
     second copy, after the passage and after the other passage.
     by_trial: loss_without - loss of each trial.
     """
-    count, targets = len(trials.numbers), trials.passage // 2
+    count, targets = len(numbers), passage // 2
     losses = np.zeros((2, count))
-    tokens_per_trial, label = 2 * (distance + trials.passage), f"at distance {distance:,}"
+    tokens_per_trial, label = 2 * (distance + passage), f"at distance {distance:,}"
     for batch in loaded.batches(np.arange(count), tokens_per_trial, label, "trial"):
-        tokens = trial_sequences(trials, batch, distance).to(loaded.device)
+        tokens = trial_sequences(windows, numbers, passage, batch, distance).to(loaded.device)
         with devices.autocast(loaded.device, loaded.dtype):
             token_losses = loaded.model.losses(tokens[:, :-1], tokens[:, -targets:])
         losses[:, batch] = token_losses.double().mean(1).view(2, -1).cpu()
@@ -180,7 +153,7 @@ def measure(loaded: LoadedRun, distance: int, trials: Trials) -> dict:
 def plan_task(
     shards: Shards,
     distances: list[int],
-    config: Config,
+    trials: int,
     shortest: int,
     steps_to_95: int | None,
     task: recall_task.Task,
@@ -188,24 +161,22 @@ def plan_task(
 ) -> Plan:
     """Return the trials on a kind of sequence, of `shortest` tokens or more."""
     windows = Windows(shards, max(shortest, distances[-1] + task.tokens))
-    numbers = np.resize(evenly_spaced(len(windows), config.trials), config.trials)
-    trials = f"{config.trials}x{windows.length}"
+    numbers = np.resize(evenly_spaced(len(windows), trials), trials)
+    sequences = TaskSequences(windows, numbers, task, filler, shortest)
     return Plan(
-        measure=partial(
-            measure_accuracy, trials=TaskTrials(windows, numbers, task, filler, shortest)
-        ),
+        measure=partial(measure_accuracy, sequences=sequences),
         value="accuracy",
         shards=shards,
         lengths=[distance for distance in distances if distance >= task.tokens],
         protocol={
             "task": task.name,
             "filler": filler,
-            "trials": config.trials,
+            "trials": trials,
             "span": windows.length,
             "symbols": recall_task.SYMBOLS,
         },
         identity={"metric": "Trained recall", "steps_to_95": steps_to_95},
-        record_name=["recall", task.name, filler, shards.meta["dataset"], config.split, trials],
+        file_words=(["recall", task.name, filler], [f"{trials}x{windows.length}"]),
         extra_inputs=task.tokens - 1,
     )
 
@@ -218,37 +189,39 @@ def steps_to_learn(run: str) -> int | None:
     return None
 
 
-def task_sequences(
-    trials: TaskTrials, batch: np.ndarray, distance: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return tokens (n, T) and positions (n, t) whose next tokens count."""
-    task = trials.task
-    length = max(trials.shortest, distance + task.tokens)
-    texts = trials.windows.batch(trials.numbers[batch])[0][:, :length].numpy()
-    start = length - task.tokens - distance
-    made = [
-        recall_task.make_sequence(
-            text, task, trials.filler, start, distance, np.random.default_rng([trial])
-        )
-        for trial, text in zip(batch, texts, strict=True)
-    ]
-    tokens, positions = (torch.from_numpy(np.stack(each)) for each in zip(*made, strict=True))
-    return tokens, positions
+@dataclass
+class TaskSequences:
+    """The trials on one kind of sequence of the recall task."""
+
+    windows: Windows
+    numbers: np.ndarray  # (trials,) int, windows whose text is the filler
+    task: recall_task.Task
+    filler: recall_task.Filler
+    shortest: int  # tokens of a sequence
+
+    def batch(self, trials: np.ndarray, distance: int) -> list[torch.Tensor]:
+        """Return tokens (n, T) and positions (n, t) whose next tokens count."""
+        length = max(self.shortest, distance + self.task.tokens)
+        texts = self.windows.batch(self.numbers[trials])[0][:, :length].numpy()
+        kind = self.task, self.filler, length - self.task.tokens - distance, distance
+        made = [
+            recall_task.make_sequence(text, *kind, np.random.default_rng([trial]))
+            for trial, text in zip(trials, texts, strict=True)
+        ]
+        return [torch.from_numpy(np.stack(each)) for each in zip(*made, strict=True)]
 
 
-def measure_accuracy(loaded: LoadedRun, distance: int, trials: TaskTrials) -> dict:
+def measure_accuracy(loaded: LoadedRun, distance: int, sequences: TaskSequences) -> dict:
     """Return the accuracy in percent, and its standard error over trials."""
-    percent = np.zeros(len(trials.numbers))
-    label = f"{trials.task.name}, {trials.filler}, at distance {distance:,}"
-    tokens_per_trial = distance + trials.task.tokens
-    for batch in loaded.batches(np.arange(len(percent)), tokens_per_trial, label, "trial"):
-        tokens, positions = (
-            x.to(loaded.device) for x in task_sequences(trials, batch, distance)
-        )
+    percent = np.zeros(len(sequences.numbers))
+    label = f"{sequences.task.name}, {sequences.filler}, at distance {distance:,}"
+    tokens_per_trial = distance + sequences.task.tokens
+    for trials in loaded.batches(np.arange(len(percent)), tokens_per_trial, label, "trial"):
+        tokens, positions = (x.to(loaded.device) for x in sequences.batch(trials, distance))
         targets = tokens.gather(1, positions + 1)
         with devices.autocast(loaded.device, loaded.dtype):
             correct = is_correct(loaded.model, tokens[:, :-1], targets, positions)
-        percent[batch] = 100 * correct.double().mean(1).cpu()
+        percent[trials] = 100 * correct.double().mean(1).cpu()
     loaded.sum(percent)
     return {
         "accuracy": float(percent.mean()),

@@ -31,16 +31,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from errors import InputError
-from evaluation.runner import (
-    RUNS_ARGUMENT,
-    LoadedRun,
-    Plan,
-    TextEvaluationConfig,
-    run_evaluation,
-)
+from evaluation import runner
+from evaluation.runner import LoadedRun, Plan
 from model import GPT
-from text_data.data_loader import Windows, evenly_spaced
+from text_data.data_loader import Windows
 from text_data.shards import Shards
 
 FIELD_FRACTION = 0.99  # of the gradient, within the receptive field: the paper's value
@@ -49,7 +43,7 @@ POINTS_PER_DOUBLING, EVEN_POINTS = 4, 32
 
 
 @dataclass
-class Config(TextEvaluationConfig):
+class Config(runner.TextEvaluationConfig):
     """Settings of the receptive field evaluation."""
 
     dtype: Literal["float32"] = "float32"
@@ -62,21 +56,14 @@ class Config(TextEvaluationConfig):
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=RUNS_ARGUMENT)
-    run_evaluation(config, plan)
+    config = cli.parse(Config, argv, __doc__, positional=runner.RUNS_ARGUMENT)
+    runner.run_evaluation(config, plan)
 
 
 def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Plan]:
     """Return a run's plan. Raises InputError without text for two windows."""
     lengths = cli.parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
-    windows = Windows(shards, lengths[-1])
-    numbers = evenly_spaced(len(windows), config.windows)
-    if len(numbers) < 2:
-        raise InputError(
-            f"{shards.folder} ({config.split}) has a single window of {windows.length:,} tokens, "
-            "but the standard error needs two: lower --lengths"
-        )
-    text = [shards.meta["dataset"], config.split, f"{len(numbers)}x{windows.length}"]
+    windows, numbers = runner.spaced_windows(shards, lengths[-1], config.windows, 2)
     return [
         Plan(
             measure=partial(measure, windows=windows, numbers=numbers),
@@ -85,7 +72,7 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
             lengths=lengths,
             protocol={"windows": len(numbers), "span": windows.length, "held": FIELD_FRACTION},
             identity={"metric": "Receptive field"},
-            record_name=["receptive-field", *text],
+            file_words=(["receptive-field"], [f"{len(numbers)}x{windows.length}"]),
         )
     ]
 
@@ -122,9 +109,8 @@ def measure(loaded: LoadedRun, length: int, windows: Windows, numbers: np.ndarra
     model.activation_checkpointing = True  # memory of one layer, however long the text
     cumulative = np.zeros((len(numbers), length))  # fractions of the last 1, 2, ... tokens
     for batch in loaded.batches(np.arange(len(numbers)), length, f"at {length:,}", "window"):
-        inputs, targets = (
-            x[:, -length:].to(loaded.device) for x in windows.batch(numbers[batch])
-        )
+        tensors = windows.batch(numbers[batch])
+        inputs, targets = (x[:, -length:].to(loaded.device) for x in tensors)
         fractions = gradient_fractions(model, inputs, targets[:, -1])
         cumulative[batch] = fractions.flip(1).cumsum(1).cpu().numpy()
     loaded.sum(cumulative)

@@ -39,7 +39,7 @@ import attention
 from errors import InputError
 from evaluation import record_schema
 from model import GPT
-from text_data.data_loader import BATCH_TOKENS
+from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
 from text_data.shards import Shards
 
 Ranks = tuple[distributed.Processes, torch.device, torch.dtype]
@@ -145,7 +145,8 @@ class Plan:
     lengths: list[int]  # ascending; the record has one entry for each
     protocol: dict  # part of the record's identity
     identity: dict  # further entries of the record's identity
-    record_name: list[str]  # words of the record's file name, after "eval"
+    # words of the record's file name before and after those of the text
+    file_words: tuple[list[str], list[str]]
     extra_inputs: int = 0  # input tokens in addition to the length
 
 
@@ -169,7 +170,9 @@ def run_evaluation(
         for run, run_plans in zip(config.runs, plans, strict=True):
             loaded = load_run(run, config, ranks, causal=causal)
             for plan in run_plans:
-                path = record_path(run, "eval", *plan.record_name)
+                before, after = plan.file_words
+                text = plan.shards.meta["dataset"], config.split
+                path = record_path(run, "eval", *before, *text, *after)
                 tables.setdefault(plan.value, {})[str(path)] = _evaluate(loaded, plan, path)
             del loaded  # before the next model takes memory
         for value, results in tables.items():
@@ -211,6 +214,22 @@ def _evaluate(loaded: LoadedRun, plan: Plan, path: Path) -> dict:
 def supports(model: GPT, inputs: int) -> bool:
     """Return whether the model's encoding supports so many input tokens."""
     return model.max_context is None or inputs <= model.max_context
+
+
+def spaced_windows(
+    shards: Shards, length: int, count: int, least: int
+) -> tuple[Windows, np.ndarray]:
+    """Return windows, and the numbers of at most `count` evenly spaced ones.
+
+    Raises InputError if the text has fewer than `least`.
+    """
+    windows = Windows(shards, length)
+    if len(windows) < least:
+        raise InputError(
+            f"{shards.folder} ({shards.split}) has fewer than {least} windows of {length:,} "
+            "tokens: use shorter contexts, or prepare more text"
+        )
+    return windows, evenly_spaced(len(windows), count)
 
 
 def print_table(results: dict[str, dict], value: str) -> None:

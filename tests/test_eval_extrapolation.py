@@ -257,7 +257,7 @@ def test_windows_inside_documents(run, data_dir):
         assert curve["loss"] == pytest.approx(by_offset, abs=1e-5)
     with pytest.raises(errors.InputError, match="no document in .* has 3002 tokens"):
         evaluate(folder, "--lengths", 3001, *flags)
-    with pytest.raises(errors.InputError, match="--stride reads text before a window"):
+    with pytest.raises(errors.InputError, match="remove it or --within_documents"):
         evaluate(folder, "--lengths", 16, *flags, "--stride", 8)
 
 

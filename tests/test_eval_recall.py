@@ -37,13 +37,13 @@ def loaded(model):
 
 
 def test_two_sequences_differ_only_in_the_first_passage(windows):
-    all_trials = eval_recall.Trials(windows, np.arange(0, 60, 2), 8)
+    everything = windows, np.arange(0, 60, 2), 8
     text = windows.batch(range(60))[0]
     # Windows of trials 3 and 25. The other passage and the filler come from the trials 10 and 20
     # further on, modulo 30, which are 20 and 40 windows further on.
     trials = [(6, 26, 46), (50, 10, 30)]
     for distance in (8, 20, 40):
-        tokens = eval_recall.trial_sequences(all_trials, np.array([3, 25]), distance)
+        tokens = eval_recall.trial_sequences(*everything, np.array([3, 25]), distance)
         assert tokens.shape == (4, distance + 8)
         for row, (passage, other, filler) in enumerate(trials):
             baseline, repeated = tokens[row], tokens[2 + row]
@@ -84,8 +84,8 @@ class CopyingNetwork:
 @pytest.mark.parametrize("distance, saved", [(8, 4.9), (30, 4.9), (31, 0.0), (48, 0.0)])
 def test_recall_of_a_model_of_known_memory(windows, distance, saved):
     """A memory of 30 tokens saves 4.9 nats up to distance 30, and nothing beyond."""
-    trials = eval_recall.Trials(windows, np.arange(60), 8)
-    entry = eval_recall.measure(loaded(CopyingNetwork(30, 5000)), distance, trials)
+    network = loaded(CopyingNetwork(30, 5000))
+    entry = eval_recall.measure(network, distance, windows, np.arange(60), 8)
     assert entry["recall"] == pytest.approx(100 * (1 - math.exp(-saved)), abs=1e-4)
     assert entry["loss_without"] == 5.0
     assert entry["loss"] == pytest.approx(5 - saved)
@@ -97,7 +97,7 @@ def test_recall_of_a_model_of_known_memory(windows, distance, saved):
 @pytest.mark.parametrize("filler", recall_task.FILLERS)
 def test_accuracy_of_a_network_of_known_memory(windows, task, filler):
     """Copies further back than the memory give chance. Pairs are up to 14 tokens closer."""
-    trials = eval_recall.TaskTrials(windows, np.arange(60), task, filler, shortest=32)
+    trials = eval_recall.TaskSequences(windows, np.arange(60), task, filler, shortest=32)
     for memory, distance, expected in ((100, 16, 100), (100, 32, 100), (17, 32, None)):
         entry = eval_recall.measure_accuracy(loaded(CopyingNetwork(memory)), distance, trials)
         if expected:
@@ -109,10 +109,10 @@ def test_accuracy_of_a_network_of_known_memory(windows, task, filler):
 
 def test_task_sequences_end_with_the_second_copy(windows):
     everything = (windows, np.arange(60), recall_task.PASSAGE, "text", 32)
-    trials = eval_recall.TaskTrials(*everything)
+    trials = eval_recall.TaskSequences(*everything)
     shown = []
     for distance, length in ((8, 32), (24, 32), (40, 48)):
-        tokens, positions = eval_recall.task_sequences(trials, np.array([3, 9]), distance)
+        tokens, positions = trials.batch(np.array([3, 9]), distance)
         assert tokens.shape == (2, length)
         assert positions.tolist() == [[*range(length - 7, length - 1)]] * 2
         assert torch.equal(tokens[:, length - 8 :], tokens[:, length - 8 - distance :][:, :8])
