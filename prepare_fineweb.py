@@ -7,12 +7,10 @@
     python prepare_fineweb.py --pretokenized --shards 3  # kjj0/finewebedu10B-gpt2
     python prepare_fineweb.py --verify      # compare the shards with their hashes
 
-Rows are streamed from the hub in their order, so only the shards are stored on
-disk. The first shard is the split `val`, all others are `train`. The document
-at the border is cut there.
-
-If the preparation is interrupted, run the same command to resume it. It writes
-the same bytes. With a higher --shards, or without it, shards are added.
+Rows are streamed from the hub in their order. The first shard is the split
+`val`, all others are `train`. The document at the border is cut there. An
+interrupted preparation is resumed by the same command. With a higher --shards,
+or without it, shards are added.
 
 --pretokenized downloads existing shards of the same format: `*_val_000000.bin`,
 `*_train_000001.bin`, and so on; from --dataset, if given.
@@ -102,9 +100,9 @@ def tokenize_rows(config: Config) -> None:
         config.out_dir,
         {**source, "text_column": config.text_column},
         lambda: texts_after_val((text for _, text in read_rows()), config.shard_tokens),
-        data_set,
+        data_set=data_set,
     )
-    writer = preparation.writer("val", later_split="train", max_shards=config.shards)
+    writer = preparation.add_writer("val", later_split="train", max_shards=config.shards)
     last = writer.shards[-1] if writer.shards else None
     if not writer.full and last and last["tokens"] == config.shard_tokens:
         # A full last shard: it ended at --shards, not at the end of the text.
@@ -114,7 +112,7 @@ def tokenize_rows(config: Config) -> None:
         start = (last or {}).get("mark", (0, (0, 0)))
         for mark, text in read_rows(resume_from=start):
             writer.marks.append(mark)
-            yield writer, mark[0], text
+            yield "val", mark[0], text
 
     preparation.write(documents(), "pass more text or a smaller --shard_tokens")
 
@@ -135,9 +133,8 @@ def download_shards(config: Config) -> None:
     import huggingface_hub
 
     if config.source or config.tokenizer != "gpt2":
-        raise InputError(
-            "--pretokenized downloads GPT-2 tokens: remove --source and --tokenizer"
-        )
+        problem = "--pretokenized downloads GPT-2 tokens"
+        raise InputError(f"{problem}: remove --source and --tokenizer")
     repository = config.dataset or PRETOKENIZED
     folder = Path(config.out_dir)
     remedy = "pass another --dataset"
@@ -157,9 +154,7 @@ def download_shards(config: Config) -> None:
     matches.sort(key=lambda match: (match["split"] != "val", int(match["index"])))
     wanted = matches[: max(config.shards or len(matches), len(listed))]
     if {match["split"] for match in wanted} != {"val", "train"}:
-        raise InputError(
-            f"{repository} has no shards *_val_000000.bin, *_train_000001.bin, …: {remedy}"
-        )
+        raise InputError(f"{repository} has no shards *_val_000000.bin and others: {remedy}")
     meta.content |= {"revision": info.sha, "splits": {}}
     for match in wanted:
         if entry := on_disk.get(match[0]):

@@ -8,15 +8,11 @@
     python prepare_text.py --verify --out_dir data/mine  # compare with the hashes
 
 Sources are files or folders of plain text (UTF-8), .jsonl or .parquet (one
-document per row, also compressed). In folders, other files and markup (.html,
-.xml) are skipped and listed with the reason. Without sources, the corpus is the
-code of Python's standard library, without its tests.
+document per row, also compressed). In folders, other files are skipped.
 
 Every 20th document is held out for validation, or the last 20th of each file if
-there are fewer than 20 text files. --val names other validation text.
-
-If the preparation is interrupted, run the same command to resume it. It writes
-the same bytes.
+there are fewer than 20 text files. --val names other validation text. An
+interrupted preparation is resumed by the same command.
 """
 
 import codecs
@@ -31,8 +27,7 @@ from text_data import shards, text_sources, tokenization
 
 TEXT_CHECK_BYTES = 8192  # read to decide whether a file is text
 # Files that are skipped in folders whatever their content.
-MARKUP = {".htm", ".html", ".mhtml", ".rtf", ".svg", ".xhtml", ".xml"}
-DOCUMENTS = {".pdf", ".ps"}  # which may start as text; others have NUL bytes
+MARKUP = {".htm", ".html", ".mhtml", ".pdf", ".ps", ".rtf", ".svg", ".xhtml", ".xml"}
 CONVERT = "convert it to UTF-8 (iconv -f latin1 -t utf-8), or leave it out"
 
 
@@ -85,18 +80,12 @@ def main(argv=None):
 
     remedy = "pass more sources, pass some as --val, or use a lower --val_every"
     val_first = itertools.chain(split_documents([], val_files, config), documents())
-    tokenization.check_splits(("train", "val"), val_first, remedy)
-    preparation = tokenization.Preparation(config, config.out_dir, source, training_texts)
-    writers = {split: preparation.writer(split) for split in ("train", "val")}
+    splits = ("train", "val")
+    tokenization.check_splits(splits, val_first, remedy)
+    preparation = tokenization.Preparation(config, out, source, training_texts, splits)
     files = train_files + val_files
-    preparation.write(
-        (
-            (writers[split], number, pieces)
-            for number, (split, pieces) in enumerate(documents())
-        ),
-        remedy,
-        total=None if has_tables(files) else len(files),
-    )
+    numbered = ((split, number, text) for number, (split, text) in enumerate(documents()))
+    preparation.write(numbered, remedy, None if has_tables(files) else len(files))
 
 
 def has_tables(files: list[Path]) -> bool:
@@ -108,9 +97,7 @@ def skip_reason(path: Path, is_named: bool) -> str | None:
     if text_sources.table_format(path):
         return None
     if path.suffix.lower() in MARKUP and not is_named:
-        return "markup: convert it to text, or pass the file by name to keep tags"
-    if path.suffix.lower() in DOCUMENTS and not is_named:
-        return "a document, not text: convert it to text"
+        return "markup: convert it to text, or pass the file by name"
     with open(path, "rb") as file:
         head = file.read(TEXT_CHECK_BYTES)
     # Unless the whole file was read, its last character may be incomplete.
@@ -132,10 +119,8 @@ def split_documents(train_files: list[Path], val_files: list[Path], config: Conf
             yield "val", read_text(path, cut, path.stat().st_size)
         return
     for split, files in (("train", train_files), ("val", val_files)):
-        documents = (
-            pieces for path in files for pieces in documents_of(path, config.text_column)
-        )
-        for number, pieces in enumerate(documents, 1):
+        documents = (documents_of(path, config.text_column) for path in files)
+        for number, pieces in enumerate(itertools.chain.from_iterable(documents), 1):
             is_held_out = not val_files and number % every == 0
             yield "val" if is_held_out else split, pieces
 
@@ -170,10 +155,8 @@ def read_text(path: Path, start: int, stop: int):
             try:
                 text = rest + decoder.decode(block, is_last)
             except UnicodeDecodeError as error:
-                offset = file.tell() - len(error.object) + error.start
-                raise InputError(
-                    f"{path} is not UTF-8 text at byte {offset}: {CONVERT}"
-                ) from None
+                at = file.tell() - len(error.object) + error.start
+                raise InputError(f"{path} is not UTF-8 text at byte {at}: {CONVERT}") from None
             cut = len(text) if is_last else text.rfind("\n") + 1 or len(text)
             rest = text[cut:]
             yield text[:cut]

@@ -85,21 +85,17 @@ def main(argv=None):
         out_dir,
         {**source, "variant": config.variant},
         lambda: read_split("train") if "train" in files else [],
+        files,
         data_set,
     )
-    writers = {split: preparation.writer(split) for split in files}
-    documents = (
-        (writer, number, text)
-        for split, writer in writers.items()
-        for number, text in enumerate(read_split(split))
-    )
+    documents = ((split, *item) for split in files for item in enumerate(read_split(split)))
     preparation.write(documents, add_text)
 
 
 def find_splits(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each split, by their names; print which are missing.
+    """Return the files of each split that has some, by their names.
 
-    Raises InputError if there is none, or more than one text file for a split.
+    Raises InputError if there is none, or files of different kinds for a split.
     """
     found: dict[str, list[Path]] = {"train": [], "val": [], "test": []}
     for path in sorted(folder.glob("[!.]*")):
@@ -112,16 +108,12 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
     files = {split: paths for split, paths in found.items() if paths}
     if not files:
         raise InputError(
-            f"{folder} is no folder with files wiki.train.*, wiki.valid.* or wiki.test.*: pass one"
+            f"{folder} is no folder with files wiki.{{train,valid,test}}.*: pass one"
         )
     for split, paths in files.items():
-        formats = {text_sources.table_format(path) for path in paths}
-        # Only tables of one kind can be several files.
-        if len(paths) > 1 and (len(formats) > 1 or None in formats):
+        if len({path.suffix for path in paths}) > 1:
             names = " ".join(path.name for path in paths)
             raise InputError(f"{folder}: several files for {split} ({names}): keep one of them")
-    if missing := " and ".join(split for split in found if split not in files):
-        print(f"{folder} has no file for {missing}: these splits are left out")
     return files
 
 
@@ -130,9 +122,7 @@ def read_articles(name: str, files, remedy: str):
 
     A row is a line. A blank line is "" on the hub, " " in the files and here.
     """
-    rows = text_sources.read_rows(
-        name, "text", files, remedy=remedy, column_remedy="name the column of lines text"
-    )
+    rows = text_sources.read_rows(name, "text", files, remedy=remedy)
     lines = (row.rstrip("\n") if row.strip() else " " for _, row in rows)
     article = ""
     before = " "

@@ -118,7 +118,7 @@ expect "| rope+cable, lr 0.002 |" bash scripts/table1_wikitext.sh --scale smoke 
     --sweep lr=1e-3,2e-3 --data "$OUT/data" --runs "$OUT/runs"
 
 part "The hub: a tokenizer, FineWeb-Edu, WikiText-103, the weights of GPT-2"
-expect "stored as uint16" python prepare_text.py "$OUT/texts" --tokenizer "hf:$OUT/exported" --out_dir "$OUT/hf"
+expect "train" python prepare_text.py "$OUT/texts" --tokenizer "hf:$OUT/exported" --out_dir "$OUT/hf"
 python tests/hub_server.py "$OUT/hub" --examples >"$OUT/server" &
 server=$!
 until grep -q HF_ENDPOINT= "$OUT/server"; do

@@ -77,12 +77,8 @@ def wikitext_lines(split: str, articles: int = 4) -> list[str]:
 
 def write_wikitext(folder: Path) -> Path:
     """Write wikitext-2-raw-v1 and wikitext-103-raw-v1; return their folder."""
-    tables = {
-        f"wikitext-{size}-raw-v1": {
-            split: {"text": wikitext_lines(split)} for split in ("test", "train", "validation")
-        }
-        for size in ("103", "2")
-    }
+    texts = {split: {"text": wikitext_lines(split)} for split in ("test", "train", "validation")}
+    tables = {f"wikitext-{size}-raw-v1": texts for size in ("103", "2")}
     return write_tables(folder / "datasets/Salesforce/wikitext", tables)
 
 
@@ -100,22 +96,18 @@ def write_mldr(folder: Path) -> Path:
 def write_msmarco(folder: Path, count: int = 1200) -> Path:
     """Write triplets as the hard negatives of MS MARCO; return their folder."""
     name = "sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1"
-    columns = {
-        column: [f"{column} {n}" for n in range(count)]
-        for column in ("query", "positive", "negative")
-    }
+    names = ("query", "positive", "negative")
+    columns = {name: [f"{name} {n}" for n in range(count)] for name in names}
     return write_tables(folder / "datasets" / name, {"triplet-hard": {"train": columns}})
 
 
 def write_tables(repository: Path, configs: dict[str, dict[str, dict]]) -> Path:
     """Write the columns of each configuration and split as one file, and the card."""
+    paths = {}
     for config, splits in configs.items():
+        paths[config] = {split: f"{config}/{split}-*" for split in splits}
         for split, columns in splits.items():
             write_parquet(repository / f"{config}/{split}-00000-of-00001.parquet", columns)
-    paths = {
-        config: {split: f"{config}/{split}-*" for split in splits}
-        for config, splits in configs.items()
-    }
     return write_card(repository, paths)
 
 
@@ -132,14 +124,9 @@ def write_gpt2(folder: Path, name: str = "openai-community/gpt2") -> Path:
 
 
 def write_datasets(folder: Path) -> None:
-    for write in (
-        write_fineweb,
-        write_jsonl,
-        write_shards,
-        write_wikitext,
-        write_mldr,
-        write_msmarco,
-    ):
+    for write in (write_fineweb, write_jsonl, write_shards):
+        write(folder)
+    for write in (write_wikitext, write_mldr, write_msmarco):
         write(folder)
 
 

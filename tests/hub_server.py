@@ -28,12 +28,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 # Files that the hub keeps in its large-file storage and serves from another host.
 LARGE = (".parquet", ".bin", ".gz", ".pt", ".safetensors", ".zst")
 REPOSITORY = r"(?P<name>[\w.-]+(?:/[\w.-]+)?)"
+KIND = "(?P<kind>models|datasets)"
 ROUTES = [
-    (rf"/api/(?P<kind>models|datasets)/{REPOSITORY}(?:/revision/(?P<revision>[^/]+))?", "info"),
-    (
-        rf"/api/(?P<kind>models|datasets)/{REPOSITORY}/tree/(?P<revision>[^/]+)(?:/(?P<path>.*))?",
-        "tree",
-    ),
+    (rf"/api/{KIND}/{REPOSITORY}(?:/revision/(?P<revision>[^/]+))?", "info"),
+    (rf"/api/{KIND}/{REPOSITORY}/tree/(?P<revision>[^/]+)(?:/(?P<path>.*))?", "tree"),
     (rf"/(?:(?P<kind>datasets)/)?{REPOSITORY}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", "resolve"),
     (r"/api/resolve-cache/(?P<sha>\w+)/(?P<path>.+)", "small_file"),
     (r"/cdn/(?P<sha>\w+)", "large_file"),
@@ -78,12 +76,10 @@ class HubServer:
         self.lock = threading.Lock()
         self.closing = threading.Event()
         handler = type("Handler", (_Handler,), {"hub": self})
-        self.servers = [
-            _Server(address, handler) for address in (("127.0.0.1", port), ("127.0.0.2", 0))
-        ]
-        self.endpoint, self.storage = (
-            "http://{}:{}".format(*server.server_address) for server in self.servers
-        )
+        addresses = (("127.0.0.1", port), ("127.0.0.2", 0))
+        self.servers = [_Server(address, handler) for address in addresses]
+        addresses = [server.server_address for server in self.servers]
+        self.endpoint, self.storage = ("http://{}:{}".format(*each) for each in addresses)
 
     def __enter__(self) -> "HubServer":
         for server in self.servers:
@@ -148,10 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.query = parse_qs(url.query)
         for pattern, action in ROUTES:
             if match := re.fullmatch(pattern, url.path):
-                values = {
-                    name: unquote(value) for name, value in match.groupdict().items() if value
-                }
-                return getattr(self, action)(**values)
+                found = match.groupdict().items()
+                return getattr(self, action)(**{k: unquote(value) for k, value in found if value})
         return self.send_problem(404, "", "Sorry, we can't find the page you are looking for.")
 
     do_HEAD = do_GET
@@ -268,9 +262,8 @@ class _Handler(BaseHTTPRequestHandler):
         if stop is not None or fault.length > 0:
             self.wfile.flush()
             if fault.reset:
-                self.connection.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-                )
+                linger = struct.pack("ii", 1, 0)
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                 self.connection.close()
             self.close_connection = True
 

@@ -335,7 +335,7 @@ def test_missing_repositories_and_parts(hub, tmp_path, refusal):
     assert message in refusal(import_pretrained.main, "user/none", "--out_dir", tmp_path / "toy")
     assert "Repo id must be" in refusal(import_pretrained.main, "a/b/c", "--out_dir", "d")
     assert "BuilderConfig 'sample-1BT' not found" in error("--name", "sample-1BT")
-    assert "--text_column from text id score" in error("--text_column", "body")
+    assert "only columns text id score: rename one" in error("--text_column", "body")
     assert "no split train, only test" in error("--dataset", tasks.HUB, "--name", "en-corpus")
     line = error("--dataset", "user/jsonl", "--pretokenized", "--tokenizer", "gpt2")
     assert "has no shards *_val_000000.bin" in line

@@ -71,9 +71,8 @@ def test_first_shard_is_val_and_the_others_are_train(tmp_path, hub, kind):
     # A document is cut at the border of the splits.
     assert len(parts) > 9 and EOT not in (parts[0][-1], parts[1][0])
     val = shards.TokenFile(out / "out_val_000000.bin")[:].tolist()
-    train = [
-        shards.TokenFile(out / f"out_train_{n:06d}.bin")[:].tolist() for n in range(1, len(parts))
-    ]
+    paths = [out / f"out_train_{n:06d}.bin" for n in range(1, len(parts))]
+    train = [shards.TokenFile(path)[:].tolist() for path in paths]
     assert [val] == parts[:1] and train == parts[1:]
     for split, part in (("val", parts[:1]), ("train", parts[1:])):
         checked = shards.Shards(out, split, "always")
@@ -145,9 +144,7 @@ def test_resuming_reads_and_tokenizes_only_the_rest(tmp_path, hub, monkeypatch, 
     # If the first file were read again, its rows would be counted wrongly.
     path = min(source.iterdir())
     if kind == "hub":
-        pyarrow.parquet.write_table(
-            pyarrow.table({"text": TEXTS[:3], "id": ["0"] * 3, "score": [3.0] * 3}), path
-        )
+        hub_examples.write_parquet(path, {"text": TEXTS[:3], "id": ["0"] * 3, "score": [3.0] * 3})
     else:
         path.write_text('{"text": "", "id": 0}\n'.ljust(path.stat().st_size))
     rows_read, tokenized = record_reading(monkeypatch)
@@ -216,15 +213,3 @@ def test_shards_added_later_equal_one_run(tmp_path, hub, capsys):
     prepare(tmp_path / "grown" / "toy", "--dataset", hub, "--shards", 3)
     assert "is already prepared" in capsys.readouterr().out
     assert contents(tmp_path / "grown" / "toy") == one_run
-
-
-@pytest.mark.parametrize("lost", ["toy_val_000000.bin", "toy_train_000004.bin"])
-def test_missing_shards_are_written_again(tmp_path, hub, refused, lost):
-    out = prepare(tmp_path / "toy", "--dataset", hub)
-    whole = contents(out)
-    (out / lost).unlink()
-    assert refused(prepare_fineweb.main, "--verify", "--out_dir", out) == [
-        f"error: {out / lost} does not exist: run the preparation again to write missing shards"
-    ]
-    prepare(out, "--dataset", hub)
-    assert contents(out) == whole

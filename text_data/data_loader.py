@@ -76,9 +76,8 @@ class MaskedWindows(Windows):
         return masked_count(self.length, self.rate)
 
     def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
-        return read_masked_windows(
-            self.shards, map(self.locate, numbers), self.length, self.rate, seed
-        )
+        positions = map(self.locate, numbers)
+        return read_masked_windows(self.shards, positions, self.length, self.rate, seed)
 
 
 def read_windows(shards: Shards, positions, length: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,19 +4,13 @@
     train.tokens[0][:10]  # uint16, or uint32 for large vocabularies
 
 A data set is a folder with one file `{dataset}_{split}_{index:06d}.bin` per
-shard and `meta.json`.
+shard and `meta.json`; docs/data.md describes their format. A shard has 256 int32
+header words and then tokens, all little-endian. Every document starts with
+<|endoftext|>.
 
-A shard has 256 int32 header words and then tokens, all little-endian. The
-header is the magic number 20240520, the version, the number of tokens, and
-zeros. Tokens are uint16 in version 1, and uint32 in version 2, for vocabularies
-above 65,536; llm.c and modded-nanogpt read version 1 only. Every document
-starts with <|endoftext|>.
-
-meta.json: dataset, tokenizer, vocab_size, source (what the data was prepared
-from), complete, and splits. Each split has documents, tokens, and per shard:
-file, documents, tokens, sha256, next (the document and its token that follow
-the shard), and for streamed sources mark (the document, file and row from which
-the next shard can be read).
+`next` of a shard in meta.json is the document and its token that follow it,
+`mark` of a streamed source the document, file and row from which the next shard
+can be read.
 """
 
 import contextlib
@@ -30,7 +24,7 @@ from collections import deque
 from pathlib import Path
 from typing import Annotated
 
-from runtime.files import atomic, read_json, write_json
+from runtime.files import atomic, hash_file, read_json, write_json
 from runtime.schema import Count, Name, Text, fields, find_mismatch
 
 import msgspec
@@ -73,18 +67,12 @@ def make_header(version: int, tokens: int) -> bytes:
 
 
 def allow_open_files(count: int) -> None:
-    """Raise the limit of open files by `count`, or raise InputError."""
+    """Raise the limit of open files by `count`, if the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = len(os.listdir("/dev/fd")) + count + OTHER_FILES
-    if soft == resource.RLIM_INFINITY or needed <= soft:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    except ValueError:
-        raise InputError(
-            f"{count} shards need {needed} open files, the system allows {hard}: raise its limit "
-            "(ulimit -Hn), or prepare the data again with a higher --shard_tokens"
-        ) from None
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        with contextlib.suppress(ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class TokenFile:
@@ -131,24 +119,16 @@ class TokenFile:
 
 
 def check_shard(
-    path: Path,
-    tokens: int | None = None,
-    sha256: str | None = None,
-    version: int = 1,
+    path: Path, tokens: int | None = None, sha256: str | None = None, version: int = 1
 ) -> list[str]:
     """Return the problem of a shard as a list of at most one line."""
     try:
         with open(path, "rb") as file:
             header = file.read(HEADER_BYTES)
             size = os.fstat(file.fileno()).st_size
-            problem = _check_header(header, size, tokens, version)
-            file.seek(0)
-            if (
-                not problem
-                and sha256
-                and hashlib.file_digest(file, "sha256").hexdigest() != sha256
-            ):
-                problem = "has been changed since it was written (its SHA-256 differs)"
+        problem = _check_header(header, size, tokens, version)
+        if sha256 and not problem and hash_file(path) != sha256:
+            problem = "has been changed since it was written (its SHA-256 differs)"
     except FileNotFoundError:
         return [f"{path} does not exist: run the preparation again to write missing shards"]
     except OSError as error:
@@ -359,13 +339,10 @@ class Shards:
         self.sha256 = hashlib.sha256(hashes.encode()).hexdigest()
         self.paths = [self.folder / entry["file"] for entry in entries]
         if not self.meta["complete"]:
-            raise InputError(
-                f"the preparation of {folder} was interrupted: run the same command to resume it"
-            )
+            raise InputError(f"the preparation of {folder} was interrupted: repeat its command")
         if not entries:
-            raise InputError(
-                f"{folder} has no split '{split}': choose one of {' '.join(splits)}"
-            )
+            names = " ".join(splits)
+            raise InputError(f"{folder} has no split '{split}': choose one of {names}")
         version = version_for(self.vocab_size)
         size = TOKEN_TYPES[version].itemsize * sum(entry["tokens"] for entry in entries)
         compare_hashes = verify == "always" or (verify == "auto" and size <= AUTO_VERIFY_BYTES)
@@ -392,18 +369,13 @@ class Shards:
     @property
     def tokenizer_files(self) -> dict[str, bytes]:
         """The tokenizer's files, content by name."""
-        return (
-            load_tokenizer(self.tokenizer, self.folder).files if "@" in self.tokenizer else {}
-        )
+        name = self.tokenizer
+        return load_tokenizer(name, self.folder).files if "@" in name else {}
 
     @property
     def padded_vocab_size(self) -> int:
-        return padded_size(self.vocab_size)
-
-
-def padded_size(vocab_size: int) -> int:
-    """Return the size rounded up to VOCABULARY_MULTIPLE: 257 -> 320."""
-    return -(-vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+        """The size rounded up to VOCABULARY_MULTIPLE: 257 -> 320."""
+        return -(-self.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
 
 def read_meta(folder: str | Path, remedy: str) -> dict:

@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from errors import InputError
 from text_data import hub
 
@@ -29,8 +27,6 @@ ROWS_PER_READ = 256  # rows of a parquet file read at a time
 SKIPPED_LISTED = 10  # skipped files that are printed; the others are counted
 FINGERPRINT_BYTES = 2**20  # read at the beginning and at the end of each file
 TABLES = {".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
-# by compression
-PACKAGES = {".zst": "backports.zstd", ".lz4": "lz4", ".snappy": "python-snappy"}
 JSON_LINES = {".jsonl", ".json", ".ndjson"}
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 Mark = tuple[int, tuple[int, int]]
@@ -155,14 +151,13 @@ def read_rows(
     files: Sequence[str | Path] | Callable[[], list[str]],
     resume_from: Mark = (0, (0, 0)),
     remedy="repair the file, or leave it out",
-    column_remedy="choose --text_column",
 ) -> Iterator[tuple[Mark, str]]:
     """Yield (mark, text) of each row of local files, or of files on the hub.
 
     column: of the text, or several names with commas: a row's first one counts.
     files: a function returns those on the hub. resume_from: the mark of the
-    first row to read. column_remedy: what to do if there is no such column.
-    Raises InputError if a file cannot be read, or for a row without text.
+    first row to read. Raises InputError if a file cannot be read, or for a row
+    without text.
     """
     is_local = not callable(files)
     columns = [*dict.fromkeys(name.strip() for name in column.split(","))]
@@ -175,7 +170,7 @@ def read_rows(
             for row, values in read_file(path, columns, first_row):
                 text = values.get(columns[0])
                 if not isinstance(text, str):
-                    text = find_text(values, columns, f"{path}, row {row + 1}", column_remedy)
+                    text = find_text(values, columns, f"{path}, row {row + 1}")
                 yield (number, (index, row)), text
                 number += 1
                 is_empty = False
@@ -184,15 +179,17 @@ def read_rows(
         raise InputError(f"{name} has no rows: {remedy}")
 
 
-def find_text(values: dict, columns: Sequence[str], where: str, column_remedy: str) -> str:
+def find_text(values: dict, columns: Sequence[str], where: str) -> str:
     """Return the first non-null value of `columns`; InputError if not text."""
     column = next((name for name in columns if values.get(name) is not None), columns[0])
     value = values.get(column)
     if isinstance(value, str):
         return value
     if values.keys().isdisjoint(columns):
-        choose = f"{column_remedy} from {' '.join(values)}" if values else "write objects"
-        raise InputError(f"{where}: no text in column '{','.join(columns)}': {choose}")
+        raise InputError(
+            f"{where}: no text in column '{','.join(columns)}', only columns "
+            f"{' '.join(values)}: rename one, or choose it by --text_column"
+        )
     raise InputError(
         f"{where}: column '{column}' holds {json.dumps(value, default=str)[:50]}, not text: "
         "write a string, or remove the row"
@@ -225,17 +222,13 @@ def _read_json_lines(file, columns: Sequence[str], first: int):
         if row < first or line.isspace():
             continue
         try:
-            values = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            try:
-                values = json.loads(line)  # also reads NaN
-                read = (
-                    [values.get(name) for name in columns] if isinstance(values, dict) else []
-                )
-                json.dumps(read, ensure_ascii=False).encode()  # refuses half characters
-            except (ValueError, RecursionError):
-                raise ValueError(f"line {row + 1} is not JSON in UTF-8") from None
-        yield row, values if isinstance(values, dict) else {}
+            values = json.loads(line)
+            values = values if isinstance(values, dict) else {}
+            read = [values.get(name) for name in columns]
+            json.dumps(read, ensure_ascii=False).encode()  # refuses half characters
+        except (ValueError, RecursionError):
+            raise ValueError(f"line {row + 1} is not JSON in UTF-8") from None
+        yield row, values
 
 
 def _read_parquet(file, columns: Sequence[str], first: int):
@@ -270,10 +263,6 @@ def _open(path: str | Path) -> Iterator[Any]:
 
     openers: dict[Any, Any] = fsspec.compression.compr
     compression = fsspec.utils.infer_compression(str(path))
-    package = PACKAGES.get(Path(path).suffix.lower())
-    missing = f"{path} is compressed: install {package} to read it, or decompress it"
-    if compression is None and package:
-        raise InputError(missing)
     opener: Any = open
     if isinstance(path, str):  # its reads survive temporary errors
         from datasets.utils.file_utils import xopen as opener
@@ -281,6 +270,7 @@ def _open(path: str | Path) -> Iterator[Any]:
         if compression:
             file = openers[compression](file, mode="rb")
         # fsspec also takes zstandard, which accepts truncated files.
-        if compression == "zstd" and not isinstance(file, io.IOBase):
-            raise InputError(missing)
+        is_unpacked = compression and isinstance(file, io.IOBase)
+        if Path(path).suffix.lower() == ".zst" and not is_unpacked:
+            raise InputError(f"{path}: install backports.zstd to read it, or decompress it")
         yield file

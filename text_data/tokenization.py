@@ -1,11 +1,10 @@
 """Tokenization: turn documents into token shards, on all cores and in order.
 
-    preparation = Preparation(settings, "data/mine", source)
-    writer = preparation.writer("train")
+    preparation = Preparation(settings, "data/mine", source, texts, ["train"])
     rows = text_sources.read_rows(...)
-    preparation.write(((writer, number, text) for number, text in rows), "pass more text")
+    preparation.write((("train", number, text) for number, text in rows), "pass more text")
 
-A document is (its split's writer, its number in the source, text or pieces).
+A document is (its split, its number in the source, text or pieces).
 """
 
 import os
@@ -25,13 +24,7 @@ from tqdm import tqdm
 
 from errors import InputError
 from text_data import hub, shards, text_sources
-from text_data.tokenizer import (
-    TOKENIZER_FILE,
-    Tokenizer,
-    is_choice,
-    load_tokenizer,
-    make_tokenizer,
-)
+from text_data.tokenizer import TOKENIZER_FILE, is_choice, load_tokenizer, make_tokenizer
 
 # Characters of text that one thread tokenizes at a time, if not one piece.
 BATCH_CHARACTERS = 1 << 16
@@ -46,7 +39,7 @@ class Settings:
     tokenizer: str = "gpt2"
     """bytes (256 byte values and <|endoftext|>), gpt2 or another encoding of tiktoken,
     bpe:N (byte-level BPE of N tokens, trained on the text), hf:NAME_OR_FOLDER (Hugging Face), or
-    the folder of a data set or run, to use its tokenizer"""
+    the folder of a data set or run with such a tokenizer"""
     shard_tokens: int = cli.limited(100_000_000, minimum=1, maximum=2**31 - 1)
     """tokens per shard"""
     min_tokens: int = cli.limited(1, minimum=1)
@@ -59,24 +52,24 @@ class Preparation:
     """A new or resumed preparation: its tokenizer, `Meta` and writers.
 
     source: what the tokens are prepared from, JSON. texts: a function that
-    returns the text to train a tokenizer on. A resumed preparation uses the
-    tokenizer and the commit of data_set stored in out_dir. Writes nothing yet.
-    Raises InputError if out_dir holds something else or cannot be written.
+    returns the text to train a tokenizer on. splits: those with a writer. A
+    resumed preparation uses the tokenizer and the commit of data_set stored in
+    out_dir. Writes nothing yet. Raises InputError if out_dir holds something
+    else or cannot be written.
     """
 
     def __init__(
         self,
         settings: Settings,
-        out_dir: str,
+        out_dir: str | Path,
         source: dict,
-        texts: Callable[[], Iterable[str]] = tuple,
+        texts: Callable[[], Iterable[str]],
+        splits: Iterable[str] = (),
         data_set: hub.PinnedDataset | None = None,
     ):
         choice = settings.tokenizer
-        self.shard_tokens = settings.shard_tokens
-        self.min_tokens = settings.min_tokens
+        self.settings = settings
         self.data_set = data_set
-        self.writers = []
         source = {**source, "shard_tokens": settings.shard_tokens}
         if settings.min_tokens > 1:
             source["min_tokens"] = settings.min_tokens
@@ -93,16 +86,18 @@ class Preparation:
                 shards.Meta(out_dir, {"tokenizer": choice})  # raises InputError
             check_writable(existing.folder)
             self.tokenizer = make_tokenizer(choice, texts)
-        description |= {
-            "tokenizer": self.tokenizer.name,
-            "vocab_size": self.tokenizer.vocab_size,
-        }
+        name, size = self.tokenizer.name, self.tokenizer.vocab_size
+        description |= {"tokenizer": name, "vocab_size": size}
         self.meta = shards.Meta(out_dir, description, self.tokenizer.files)
+        self.writers = {}  # by split
+        for split in splits:
+            self.add_writer(split)
 
-    def writer(self, split: str, **options) -> shards.ShardWriter:
+    def add_writer(self, split: str, **options) -> shards.ShardWriter:
         """Return a new `ShardWriter` of this data set."""
-        self.writers.append(shards.ShardWriter(self.meta, split, self.shard_tokens, **options))
-        return self.writers[-1]
+        size = self.settings.shard_tokens
+        self.writers[split] = shards.ShardWriter(self.meta, split, size, **options)
+        return self.writers[split]
 
     def write(self, documents, remedy: str, total: int | None = None) -> None:
         """Write the missing shards and print a summary.
@@ -116,9 +111,11 @@ class Preparation:
             return
         if self.data_set and (commit := self.data_set.commit):
             meta.content["revision"] = commit
-        print(describe_vocabulary(self.tokenizer))
+        writers = [*self.writers.values()]
+        documents = ((self.writers[split], *document) for split, *document in documents)
         with preparing(meta):
-            tokenize_documents(documents, self.tokenizer, self.writers, total, self.min_tokens)
+            least = self.settings.min_tokens
+            tokenize_documents(documents, self.tokenizer, writers, total, least)
             for split, record in meta.content["splits"].items():
                 if not record["shards"]:
                     meta.remove()
@@ -152,16 +149,6 @@ def preparing(meta: shards.Meta):
     print(f"{meta.folder}: {summarize(meta)}")
 
 
-def describe_vocabulary(tokenizer: Tokenizer) -> str:
-    """Return the tokenizer's name, vocabulary size, padding, and shards' type."""
-    size = tokenizer.vocab_size
-    dtype = shards.TOKEN_TYPES[shards.version_for(size)]
-    return (
-        f"tokenizer {tokenizer.name}: {size:,} tokens, stored as {dtype}; a model has "
-        f"{shards.padded_size(size):,} embeddings (a multiple of {shards.VOCABULARY_MULTIPLE})"
-    )
-
-
 def summarize(meta: shards.Meta) -> str:
     """Return the number of tokens and documents per split, in words."""
     return ", ".join(
@@ -177,7 +164,10 @@ def tokenize_documents(
     total: int | None = None,
     min_tokens: int = 1,
 ) -> None:
-    """Tokenize documents in threads; add them to their writers, in order."""
+    """Tokenize documents in threads; add them to their writers, in order.
+
+    documents: (writer, number in the source, text or pieces) of each.
+    """
     workers = os.cpu_count() or 1
     eot = np.array([tokenizer.eot])
     waiting = deque()  # (batch, future of its tokens)

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runtime.files import read_json, run_folder_of
-from runtime.schema import Text, fields
 
 import numpy as np
 
@@ -114,9 +113,7 @@ class HuggingFaceTokenizer(Tokenizer):
         end = json.loads(files[SETTINGS_FILE])["eos_token"]
         eot = self.backend.token_to_id(end)
         if eot is None:
-            raise InputError(
-                f"tokenizer {self.name}: {TOKENIZER_FILE} has no token {end}: {COPY_FILES}"
-            )
+            raise InputError(f"{self.name}: {TOKENIZER_FILE} has no token {end}: {COPY_FILES}")
         self.eot = eot
         self.vocab_size = max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
 
@@ -157,22 +154,10 @@ class HuggingFaceTokenizer(Tokenizer):
         return text.strip("\ufffd") if errors == "ignore" else text
 
     def incremental_decoder(self):
-        tokens = []
-        # text of tokens[:done] has been returned; tokens[shown:done] is context
-        shown = done = 0
+        from tokenizers.decoders import DecodeStream
 
-        def decode_next(token: int) -> str:
-            nonlocal shown, done
-            tokens.append(token)
-            text = self.decode(tokens[shown:])
-            # A character of UTF-8 has at most four bytes, and a token at least one.
-            if text.endswith("\ufffd") and len(tokens) - done < 4:
-                return ""
-            new = text[len(self.decode(tokens[shown:done])) :]
-            shown, done = done, len(tokens)
-            return new
-
-        return decode_next
+        stream = DecodeStream(skip_special_tokens=False)
+        return lambda token: stream.step(self.backend, token) or ""
 
 
 def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
@@ -201,7 +186,7 @@ def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
     if name not in _names():
         raise InputError(
             f"unknown tokenizer '{name}': choose {', '.join(_names())}, bpe:N, "
-            "hf:NAME_OR_FOLDER or the folder of a data set or run"
+            "hf:NAME_OR_FOLDER or a data set or run with tokenizer.json"
         )
     try:
         return TiktokenTokenizer(tiktoken.get_encoding(name))
@@ -243,14 +228,8 @@ def make_tokenizer(choice: str, texts) -> Tokenizer:
         files = _read_files(folder)
         description = json.loads(files[SETTINGS_FILE]).get("name_or_path", "")
         if not description.startswith(("bpe:", "hf:")):
-            raise InputError(
-                f"{choice} is not the folder of a data set or run: pass hf:{choice}"
-            )
+            raise InputError(f"{choice} is no data set or run: pass hf:{choice}")
         return HuggingFaceTokenizer(description, files)
-    if folder.is_dir() and choice not in _names():
-        remedy = f"pass the name of its tokenizer, or hf:{folder} for one of Hugging Face"
-        meta = read_json(folder / "meta.json", remedy, fields({"tokenizer": Text}))
-        return load_tokenizer(meta["tokenizer"], folder)
     return load_tokenizer(choice)
 
 
@@ -273,9 +252,7 @@ def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     pieces = first_characters(iter(texts), BPE_CHARACTERS)
     first = next(pieces, None)
     if first is None:
-        raise InputError(
-            f"tokenizer bpe:{vocab_size}: there is no training text: use another tokenizer"
-        )
+        raise InputError(f"bpe:{vocab_size}: there is no training text: use another tokenizer")
     print(f"training a tokenizer of {vocab_size:,} tokens on the text")
     backend = Tokenizer(models.BPE())
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -76,10 +76,9 @@ def test_ranks_share_every_step(folder, world_size, micro_batch):
     per_rank = 6 // world_size // micro_batch
     loaders = []
     for rank in range(world_size):
-        own_sampler = data_loader.Sampler(len(windows), seed=3)
-        loaders.append(
-            data_loader.micro_batches(windows, own_sampler, 6, micro_batch, rank, world_size)
-        )
+        own = data_loader.Sampler(len(windows), seed=3)
+        loader = data_loader.micro_batches(windows, own, 6, micro_batch, rank, world_size)
+        loaders.append(loader)
     for _ in range(9):  # 54 windows: more than one epoch of 34
         batches = [batch for loader in loaders for batch in take(loader, per_rank)]
         numbers = [batch[0] for batch in batches]

@@ -72,9 +72,8 @@ def test_sequence_is_filler_and_two_copies_of_its_symbols(task, filler):
         assert first.tolist() == copy.tolist()
         counted = range(second + 2, second + 8)
     else:
-        pairs = [
-            tuple(block.reshape(-1, 2).tolist()[n]) for block in (first, copy) for n in range(8)
-        ]
+        both = np.concatenate([first, copy])
+        pairs = [*map(tuple, both.reshape(-1, 2).tolist())]
         assert pairs[:8] != pairs[8:] and set(pairs[:8]) == set(pairs[8:])
         counted = range(second + 1, second + 16, 2)
     assert positions.tolist() == [target - 1 for target in counted]
@@ -95,9 +94,8 @@ def test_validation_has_no_periodic_sequences(data_dir):
     windows = RecallWindows(Shards(data_dir, "val"), 32)
     _, _, positions = windows.batch(range(50))
     assert {len(set(row.tolist())) for row in positions} == {6, 8}
-    assert all(
-        torch.equal(*pair) for pair in zip(windows.batch([3]), windows.batch([3]), strict=True)
-    )
+    first, second = windows.batch([3]), windows.batch([3])
+    assert all(map(torch.equal, first, second))
 
 
 @pytest.mark.parametrize("world_size, micro_batch", [(1, 2), (2, 3), (3, 1)])

@@ -65,7 +65,7 @@ def test_first_of_several_columns_that_a_row_has(tmp_path, refused):
     (tmp_path / "0.jsonl").write_text('{"id": 1, "content": "b"}')
     flags = ["--text_column", "text,body", "--out_dir", tmp_path / "out"]
     (line,) = refused(prepare_text.main, tmp_path / "0.jsonl", *flags)
-    assert "row 1: no text in column 'text,body': choose --text_column from id content" in line
+    assert "row 1: no text in column 'text,body', only columns id content: rename" in line
 
 
 def test_all_frames_of_zstandard_files_are_read(tmp_path, refused):
@@ -91,14 +91,10 @@ def test_zstandard_is_not_used(tmp_path, refused, monkeypatch):
     assert "install backports.zstd" in line
 
 
-@pytest.mark.parametrize(
-    "name, package", [("A.JSONL.ZST", "backports.zstd"), ("a.jsonl.lz4", "lz4")]
-)
-def test_missing_decompressor_is_named(tmp_path, refused, monkeypatch, name, package):
+def test_missing_decompressor_is_named(tmp_path, refused, monkeypatch):
     monkeypatch.setattr(fsspec.utils, "compressions", {})
-    (tmp_path / name).write_bytes(b"\x28\xb5\x2f\xfd")
-    (line,) = refused(prepare_text.main, tmp_path / name, "--out_dir", tmp_path / "out")
-    assert line == (
-        f"error: {tmp_path / name} is compressed: install {package} to read it, or decompress it"
-    )
+    path = tmp_path / "A.JSONL.ZST"
+    path.write_bytes(b"\x28\xb5\x2f\xfd")
+    (line,) = refused(prepare_text.main, path, "--out_dir", tmp_path / "out")
+    assert line == f"error: {path}: install backports.zstd to read it, or decompress it"
     assert not (tmp_path / "out").exists()
