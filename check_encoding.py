@@ -55,9 +55,8 @@ class Result(NamedTuple):
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("files", "Python files with encodings of your own")
-    )
+    positional = ("files", "Python files with encodings of your own")
+    config = cli.parse(Config, argv, __doc__, positional=positional)
     specs = specs_to_check(config)
     devices.configure_backends(torch.device("cpu"))
     if sum(map(check_encoding, specs)):
@@ -66,14 +65,7 @@ def main(argv=None):
 
 def specs_to_check(config: Config) -> list[str]:
     """Return the encodings. Raises InputError for invalid files or names."""
-    names, problems = [], []
-    for path in config.files:
-        try:
-            names += plugins.load_plugin(path).names
-        except InputError as error:
-            raise InputError(
-                *(line.removeprefix("--plugin ") for line in error.problems)
-            ) from None
+    names = [name for path in config.files for name in plugins.load_plugin(path).names]
     if config.pe is None:
         if not names:
             raise InputError("name a Python file with your encoding, or an encoding with --pe")
@@ -81,12 +73,7 @@ def specs_to_check(config: Config) -> list[str]:
         return list(reversed(classes.values()))  # the first name of each class
     specs = re.split(r",(?!\w+=)", config.pe)  # a comma before `option=` is part of an encoding
     for spec in specs:
-        try:
-            pe_spec.parse(spec)
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(*problems)
+        pe_spec.parse(spec)
     return specs
 
 
@@ -159,31 +146,26 @@ def measure(name: str, spec: str) -> Measurement | None:
             reasons.append(reason)
     if not measurements:
         raise reasons[0]
-    found = itertools.chain(*measurements)
-    return max(
-        found, key=lambda measurement: measurement.value / measurement.bound, default=None
-    )
+    return max(itertools.chain(*measurements), key=lambda m: m.value / m.bound, default=None)
 
 
 def usual_cause(name: str, error: Exception) -> str:
     """Return the usual cause of an exception, "" for a slip in the code."""
-    if isinstance(error, TypeError) and "argument" in str(error):
+    text = str(error)
+    if isinstance(error, TypeError) and "argument" in text:
         return (
             "a hook has other arguments than in posenc.Encoding, which has "
             "features(self, x, pos, previous=None) and bias(self, q_features, k_features, h)"
         )
-    is_slip = isinstance(error, NameError | AttributeError) and "__init__() call" not in str(
-        error
-    )
+    is_slip = isinstance(error, NameError | AttributeError) and "__init__() call" not in text
     return "" if is_slip else CHECKS[name].cause
 
 
 def describe(error: Exception, sources: Sequence[str]) -> str:
     """Return an exception in one line, with the last line of `sources`."""
     text = str(error)
-    # torch.compile's messages have many lines
-    first = " ".join(text.partition("\n")[0].split())
-    message = f"{type(error).__name__}: {first[:200]}"
+    first = " ".join(text.partition("\n")[0].split())[:200]  # torch.compile's has many lines
+    message = f"{type(error).__name__}: {first}"
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename in sources]
     # torch.compile quotes the user's code.

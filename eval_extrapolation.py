@@ -5,32 +5,17 @@
     python eval_extrapolation.py runs/medium/cable --protocol same-targets --windows 500
     python eval_extrapolation.py runs/medium/cable --lengths 131072 --cache_window 4096
 
-Protocols, with teacher forcing. L is one of --lengths: the number of input
-tokens of a window.
+Protocols (docs/evaluation.md), with windows of L input tokens:
 
-    segments      Consecutive windows of L inputs; the last one is shorter. The
-                  n-th prediction of a window has n tokens of context, from 1 to
-                  L. The loss is the mean over all predictions.
-                  --stride S, with S <= L: sliding windows start S tokens apart,
-                  and only predictions that no earlier window made count: the
-                  last S, from more than L - S tokens of context.
-    same-targets  The targets are the last --targets tokens of windows as long
-                  as the longest of --lengths. They are predicted from the last
-                  L inputs of the window: only the context grows.
-                  --targets 1 --windows 1000 is the Sandwich paper's protocol.
+    segments      consecutive windows, whose predictions all count; --stride S:
+                  sliding windows S tokens apart, whose last S predictions count
+    same-targets  the last --targets tokens of windows of the longest length,
+                  predicted from the last L inputs of each
 
-Encoders (--objective mlm) are evaluated with `segments` only: in each window,
-tokens are masked as in training, and predicted from the whole window.
-
-The text of `segments` is all of the split: every token but the first of each
-shard is predicted. If the split is longer than --max_tokens, or with --windows,
-it is windows of the longest length, evenly spaced. All lengths predict the same
-tokens.
-
-Each run gets one JSON record for each text and protocol, next to its
-checkpoints and written after each length; recorded lengths are skipped. It
-replaces a record of an older checkpoint, another dtype or another attention
-implementation.
+Encoders are evaluated with `segments`, on tokens masked as in training. The
+text is all of the split, or windows of the longest length, evenly spaced, if it
+is longer than --max_tokens or with --windows. All lengths predict the same
+tokens. Records are written next to checkpoints, after each length.
 """
 
 import itertools
@@ -91,17 +76,8 @@ class Config(runner.TextEvaluationConfig):
         super().__post_init__()
         if self.stride and (self.protocol != "segments" or self.within_documents):
             other = "--within_documents" if self.within_documents else "--protocol"
-            raise InputError(
-                f"--stride is for segments of the whole text: remove it or {other}"
-            )
-
-
-class Region(NamedTuple):
-    """A stretch of text on which all lengths are evaluated."""
-
-    shard: int
-    start: int  # offset of its first token in the shard
-    inputs: int  # number of input tokens; targets are one further
+            problem = "--stride is for segments of the whole text"
+            raise InputError(f"{problem}: remove it or {other}")
 
 
 class Window(NamedTuple):
@@ -121,7 +97,9 @@ class Text:
     shards: Shards
     config: Config
     protocol: dict  # of the record; "mask_rate": fraction of masked tokens, of encoders
-    regions: list[Region]
+    # Stretches of text on which all lengths are evaluated: shard, offset of the
+    # first token, number of input tokens. Targets are one further.
+    regions: list[tuple[int, int, int]]
 
 
 def main(argv=None):
@@ -166,10 +144,9 @@ def select_text(
     """Return the text of all lengths; InputError if the settings do not fit."""
     shortest, longest = lengths[0], lengths[-1]
     same_targets = config.protocol == "same-targets"
-    if config.max_tokens is not None and config.max_tokens < longest:
-        raise InputError(
-            f"max_tokens {config.max_tokens} is less than one window of {longest}: raise it"
-        )
+    limit = config.max_tokens or math.inf
+    if limit < longest:
+        raise InputError(f"max_tokens {limit} is less than one window of {longest}: raise it")
     name, value = "stride", config.stride or 0
     if same_targets:
         name, value = "targets", config.targets
@@ -188,9 +165,8 @@ def select_text(
         protocol["mask_rate"] = mask_rate
     if not (same_targets or config.within_documents):
         protocol["remainder"] = "counted"  # the end of a text fills a shorter window
-        regions = [Region(n, 0, len(tokens) - 1) for n, tokens in enumerate(shards.tokens)]
-        limit = math.inf if config.max_tokens is None else config.max_tokens
-        if config.windows is None and sum(region.inputs for region in regions) <= limit:
+        regions = [(n, 0, len(tokens) - 1) for n, tokens in enumerate(shards.tokens)]
+        if config.windows is None and sum(inputs for *_, inputs in regions) <= limit:
             protocol |= {"span": None, "spans": None, "overlap": 0.0}
             return Text(shards, config, protocol, regions)
 
@@ -211,7 +187,7 @@ def select_text(
 
 def spread_regions(
     shards: Shards, length: int, count: int, step: int, within_documents: bool
-) -> tuple[list[Region], int, int]:
+) -> tuple[list[tuple[int, int, int]], int, int]:
     """Return regions, the number of possible starts, and that of documents.
 
     At most `count` regions of `length` inputs, evenly spaced over starts that
@@ -238,7 +214,7 @@ def spread_regions(
     regions = []
     for piece, number in zip(chosen, numbers - first_numbers[chosen], strict=True):
         shard, starts = pieces[piece]
-        regions.append(Region(shard, starts[number], length))
+        regions.append((shard, starts[number], length))
     return regions, total, len({*chosen})
 
 

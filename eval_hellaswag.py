@@ -97,7 +97,7 @@ def evaluate(loaded: LoadedRun, examples: list[dict], config: Config) -> None:
         for row in chosen
     ]
     longest = max(len(ending) for example in pairs for _, ending in example)
-    if not runner.supports(model, longest):
+    if longest > (model.max_context or longest):
         raise InputError(
             f"{run}: an ending of {longest} tokens is longer than the {model.max_context} that "
             f"{loaded.checkpoint['gpt']['pe']} supports: remove this run"
@@ -156,14 +156,13 @@ def log_likelihoods(loaded: LoadedRun, pairs: list[tuple[list[int], list[int]]])
     sequences = [torch.tensor((context + ending)[-keep:]) for context, ending in pairs]
     tokens = pad_sequence(sequences, batch_first=True).to(loaded.device)  # (B, T)
     last = torch.tensor([len(sequence) - 1 for sequence in sequences])[:, None]
-    offsets = torch.arange(1, 1 + max(len(ending) for _, ending in pairs))
+    counts = [len(ending) for _, ending in pairs]
+    offsets = torch.arange(1, 1 + max(counts))
     positions = (last - offsets).clamp(min=0).to(loaded.device)  # (B, t), the last one first
     with devices.autocast(loaded.device, loaded.dtype):
         losses = model.losses(tokens[:, :-1], tokens.gather(1, positions + 1), positions)
-    losses = losses.double()
-    return [
-        -row[: len(ending)].sum().item() for row, (_, ending) in zip(losses, pairs, strict=True)
-    ]
+    rows = zip(losses.double(), counts, strict=True)
+    return [-row[:count].sum().item() for row, count in rows]
 
 
 def accuracies(scores: list[list[float]], examples: list[dict]) -> dict:

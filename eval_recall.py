@@ -6,21 +6,14 @@
 
 Runs on text: in each trial, the model reads a passage, then filler, then the
 passage again, which starts `distance` tokens after the first copy. The baseline
-starts with another passage and is otherwise the same. Other passage and filler
-are taken from two other trials. Trials start at windows evenly spaced over the
-split, the same for all distances.
+starts with another passage. Other passage and filler are those of two other
+trials. Recall is the percentage by which the first copy lowers the perplexity
+of the second half of the second copy.
 
-Recall is the percentage by which the first copy lowers the perplexity of the
-second half of the second copy: 0 if the model makes no use of the first copy,
-near 100 if it copies it.
-
-Runs with --objective recall: a trial is a sequence of the task on which the run
-was trained (text_data/recall_task.py), at least as long as those of training,
-and ends with the second copy. The result is the accuracy in percent, in one
-record for each task and filler. --passage does not apply.
-
-Records are JSON files next to the run's checkpoints, written after each
-distance; recorded distances are skipped.
+Runs with --objective recall: a trial is a sequence of the task of its training
+(text_data/recall_task.py), at least as long as those, and ends with the second
+copy. The result is the accuracy in percent, in one record for each task and
+filler. --passage does not apply.
 """
 
 import itertools

@@ -7,16 +7,11 @@ The cumulative normalized gradient of Chi et al. 2023, section 5.1: the loss of
 the last token is differentiated with respect to the token embeddings. Each
 token's fraction is the norm of its gradient over the sum of all norms. The
 receptive field is the smallest n such that the last n tokens hold more than 99%
-of the gradient. The paper predicts that perplexity of ALiBi and of windows
-stays flat beyond the training length if it covers the receptive field.
+of the gradient.
 
-Unlike recall (eval_recall.py), it does not measure whether distant text
-improves the prediction. Everything is computed in float32: in bfloat16, a field
-of 24 tokens (`fox` at 1,024 tokens of context) became 440.
-
-The texts are windows of the longest context, evenly spaced over the split. All
-contexts end with the same token. Each run gets a JSON record, written after
-each length; recorded lengths are skipped.
+Everything is computed in float32: in bfloat16, a field of 24 tokens (`fox` at
+1,024 tokens of context) became 440. The texts are windows of the longest
+context, evenly spaced over the split. All contexts end with the same token.
 """
 
 import math

@@ -52,6 +52,15 @@ class Interval:
         """Return the interval of the exponential; infinity for an overflow."""
         return self._map(lambda value: math.inf if value >= 700 else math.exp(value))
 
+    def on_log_odds(self) -> "Interval":
+        """Return the symmetric interval of a fraction, now within 0 and 1."""
+        mean = self.estimate
+        if self.high is None or self.high == mean or not 0 < mean < 1:
+            return self
+        width = (self.high - mean) / (mean * (1 - mean))
+        low, high = (1 / (1 + (1 / mean - 1) * math.exp(-shift)) for shift in (-width, width))
+        return replace(self, low=low, high=high)
+
     def _map(self, function) -> "Interval":
         low = None if self.low is None else function(self.low)
         high = None if self.high is None else function(self.high)
@@ -106,7 +115,6 @@ def segment_losses(entries: Sequence[dict]) -> tuple[np.ndarray, np.ndarray] | N
         return None
     edges = fewest[np.linspace(0, len(fewest) - 1, count + 1).round().astype(int)]
     widths = np.diff(edges)
-    # (entries, segments + 1)
     at_edges = np.array([np.interp(edges, *curve) for curve in curves])
     return np.diff(at_edges) / widths, widths
 
@@ -176,19 +184,6 @@ def mean_interval(values: Sequence[float], errors: Sequence[float | None], n: in
     return over_seeds(values, (width, width))
 
 
-def fraction_interval(
-    values: Sequence[float], errors: Sequence[float | None], n: int
-) -> Interval:
-    """Return mean_interval on the scale of log-odds, within 0 and 1."""
-    interval = mean_interval(values, errors, n)
-    mean = interval.estimate
-    if interval.high is None or interval.high == mean or not 0 < mean < 1:
-        return interval
-    width = (interval.high - mean) / (mean * (1 - mean))
-    low, high = (1 / (1 + (1 / mean - 1) * math.exp(-shift)) for shift in (-width, width))
-    return replace(interval, low=low, high=high)
-
-
 def ratio_of_rounds(first: Sequence[float], second: Sequence[float] = ()) -> Interval:
     """Return exp(mean of first - mean of second), with Welch's t interval.
 
@@ -215,9 +210,8 @@ def over_seeds(
     mean = float(np.mean(values))
     seed_width = 0.0
     if len(values) > 1:
-        seed_width = (
-            t_quantile(len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
-        )
+        error = np.std(values, ddof=1) / math.sqrt(len(values))
+        seed_width = t_quantile(len(values) - 1) * error
     low = mean - math.hypot(widths[0], seed_width)
     high = mean + math.hypot(widths[1], seed_width)
     return Interval(mean, low, high, len(values), paired)

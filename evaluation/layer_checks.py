@@ -8,6 +8,7 @@ B batch, H heads, T queries, S keys, D head dimension, C width.
 """
 
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest import mock
@@ -28,34 +29,22 @@ FAR = 32_768  # tokens of the check for finite values, or max_context
 STEP_SIZES = (1e-6, 1e-4, 1e-3, 1e-2)  # large ones for rounding to float32, small for kinks
 
 
+@torch.no_grad()
 def make_encoding(
-    spec: str,
-    heads: int = H,
-    width: int = C,
-    block_size: int = 64,
-    causal: bool = True,
-    std: float | None = 0.5,
+    spec: str, heads: int = H, width: int = C, causal: bool = True, std: float = 0.5
 ) -> posenc.Encoding:
     """Return an encoding with random parameters: zeros could hide a mistake."""
     if not causal and not supports_bidirectional(spec):
         raise NotApplicable("supports_bidirectional = False")
     torch.manual_seed(0)
-    encoding = pe_spec.build(spec, heads, width, block_size, layers=1, causal=causal)[0]
-    if std is not None:
-        for parameter in encoding.parameters():
-            nn.init.normal_(parameter, std=std)
-        _clamp_by_reflection(encoding)
-    return encoding
-
-
-@torch.no_grad()
-def _clamp_by_reflection(encoding: posenc.Encoding) -> None:
-    """Clamp parameters, but not onto a bound: formulas may have a kink."""
-    drawn = [parameter.clone() for parameter in encoding.parameters()]
+    encoding = pe_spec.build(spec, heads, width, 64, layers=1, causal=causal)[0]
+    drawn = [parameter.normal_(std=std).clone() for parameter in encoding.parameters()]
+    # Clamp by reflection, not onto a bound, where formulas may have a kink.
     encoding.clamp_parameters_()
     for parameter, value in zip(encoding.parameters(), drawn, strict=True):
         parameter.copy_(2 * parameter - value)
     encoding.clamp_parameters_()
+    return encoding
 
 
 def supports_bidirectional(spec: str) -> bool:
@@ -184,31 +173,25 @@ def check_shapes(spec: str) -> None:
         unchanged = all(map(torch.equal, tensors, before))
         require(unchanged, f"{hook} modifies one of its arguments in place")
         if hook == "embed":
-            _require_shape(hook, result, [[B], [T], [C]])
+            _check_shape(hook, result, [[B], [T], [C]])
         elif hook == "features":
             for features, lengths in zip(result, ([1, T], [T]), strict=True):  # queries, keys
                 for feature in features:  # (B|1, H|1, T), or one dimension more
-                    sizes = [[1, B], [1, H], lengths, feature.shape[3:]][
-                        : max(3, feature.dim())
-                    ]
-                    _require_shape("a feature", feature, sizes)
+                    others = [[n] for n in feature.shape[3:4]]
+                    _check_shape("a feature", feature, [[1, B], [1, H], lengths, *others])
         elif hook == "rotate":
             q, k, *others = arguments
             for dtype in (torch.float32, torch.bfloat16):
                 for rotated in encoding.rotate(q.to(dtype), k.to(dtype), *others):
                     width = rotated.size(-1) if encoding.changes_width else q.size(-1)
-                    _require_shape(hook, rotated, [[B], [H], [T], [width]], dtype)
+                    _check_shape(hook, rotated, [[B], [H], [T], [width]], dtype)
         elif hook in ("bias", "logits_transform"):
-            _require_shape(hook, result, [[1, B], [1, H], [1, T], [1, T]])
+            _check_shape(hook, result, [[1, B], [1, H], [1, T], [1, T]])
 
 
-def _require_shape(
-    what: str, x: Tensor, sizes: list, dtype: torch.dtype = torch.float32
-) -> None:
+def _check_shape(what: str, x: Tensor, sizes: list, dtype: torch.dtype = torch.float32) -> None:
     """Raise CheckFailed for another dtype, or a size not in `sizes`."""
-    fits = x.dim() == len(sizes) and all(
-        n in each for n, each in zip(x.shape, sizes, strict=True)
-    )
+    fits = x.dim() == len(sizes) and all(map(operator.contains, sizes, x.shape))
     expected = ", ".join("|".join(map(str, each)) for each in sizes)
     require(
         fits and x.dtype == dtype,
@@ -336,16 +319,14 @@ def check_continued_features(spec: str) -> Iterator[Measurement]:
     use pos, not torch.arange(T); or they use later tokens, as by x.mean(1)
     """
     encoding, x, pos = make_encoding(spec), torch.randn(B, T, C), torch.arange(T)
-    whole = sum(encoding.features(x, pos), ())
+    whole, what = sum(encoding.features(x, pos), ()), "error of features of tokens 20 to 32"
     head = encoding.features(x[:, :20], pos[:20])
     previous = tuple(feature[:, :, -1:] for feature in head[1])
     tail = encoding.features(x[:, 20:], pos[20:], previous)
     for feature, first, second in zip(whole, sum(head, ()), sum(tail, ()), strict=True):
         if feature.size(2) == T:
             continued = torch.cat([first, second], 2)
-            yield compare(
-                continued, feature, 1e-5, 1e-5, "error of features of tokens 20 to 32"
-            )
+            yield compare(continued, feature, 1e-5, 1e-5, what)
         else:  # the same for all tokens
             same = torch.equal(first, feature) and torch.equal(second, feature)
             require(same, "a feature with T = 1 differs between parts of a text")
@@ -386,12 +367,10 @@ def check_gradients(spec: str, causal: bool) -> Iterator[Measurement]:
 
 
 @torch.no_grad()
-def _has_gradient(
-    loss: Callable[[], Tensor], parameter: Tensor, gradient: Tensor | None
-) -> bool:
+def _has_gradient(loss: Callable[[], Tensor], parameter: Tensor, grad: Tensor | None) -> bool:
     """Return whether there is one, or the loss does not depend on the parameter."""
-    if gradient is None or gradient.any():
-        return gradient is not None
+    if grad is None or grad.any():
+        return grad is not None
     before = loss()  # a constant of a row cancels in the softmax, as in fire
     parameter += 1
     changed = loss()
@@ -405,10 +384,8 @@ def difference_error(
 ) -> float:
     """Return the error of a directional derivative over the gradient's norm."""
     generator = torch.Generator().manual_seed(0)
-    directions = [
-        torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-        for tensor in tensors
-    ]
+    options: Any = {"generator": generator, "dtype": torch.float64}
+    directions = [torch.randn(tensor.shape, **options) for tensor in tensors]
     losses, saved = [], [tensor.clone() for tensor in tensors]
     for sign in (1, -1, 0):
         for tensor, start, direction in zip(tensors, saved, directions, strict=True):
@@ -485,16 +462,14 @@ def check_rotation_in_bfloat16(spec: str) -> Iterator[Measurement]:
 
 def attention_case(spec: str, causal: bool) -> tuple[Any, Tensor, Tensor]:
     """Return an encoding, x, and q, k, v of two texts of 50 tokens."""
-    encoding = make_encoding(spec, 2, 32, 64, causal, std=0.3)
+    encoding = make_encoding(spec, 2, 32, causal, std=0.3)
     message = "an encoder's encoding is causal: call super().set_bidirectional() in yours"
     require(encoding.causal == causal, message)
     return encoding, torch.randn(2, 50, 32), torch.randn(3, 2, 2, 50, 16)
 
 
-@check("attention paths", causal=(True, False), queries=(1, 7, 50), gradients=(True, False))
-def check_paths(
-    spec: str, causal: bool, queries: int, gradients: bool
-) -> Iterator[Measurement]:
+@check("attention paths", causal=(True, False), queries=(1, 7, 50), backward=(True, False))
+def check_paths(spec: str, causal: bool, queries: int, backward: bool) -> Iterator[Measurement]:
     """Compare all paths with one matrix of all pairs; also gradients of k, v.
 
     Usual cause: a bias depends on T or S: use pos and d. Factors differ from
@@ -503,22 +478,20 @@ def check_paths(
     there is no formula for later keys: supports_bidirectional = False
     """
     encoding, x, (q, k, v) = attention_case(spec, causal)
-    k, v = k.requires_grad_(gradients), v.requires_grad_(gradients)
+    k, v = k.requires_grad_(backward), v.requires_grad_(backward)
     q_features, k_features = encoding.features(x, torch.arange(50))
     if encoding.bias is not None and not causal:
         _check_later_keys(bias_of_pairs(encoding, q_features, k_features, 2))
     everything = BiasInputs(encoding, q_features, k_features)
     expected = all_pairs(q, k, v, everything, 0.4, 50)[:, :, -queries:]
+    references = torch.autograd.grad(expected.sin().sum(), (k, v)) if backward else ()
     q, q_features = q[:, :, -queries:], last_queries(q_features, queries)
     bias_inputs = BiasInputs(encoding, q_features, k_features)
-    with torch.set_grad_enabled(gradients), small_chunks():
+    with torch.set_grad_enabled(backward), small_chunks():
         for path, ours in outputs(q, k, v, bias_inputs):
             yield compare(ours, expected, 1e-5, 1e-7, f"error of the {path} path in chunks")
-            if gradients:
+            if backward:
                 grads = torch.autograd.grad(ours.sin().sum(), (k, v))
-                references = torch.autograd.grad(
-                    expected.sin().sum(), (k, v), retain_graph=True
-                )
                 for pair in zip(grads, references, strict=True):
                     yield compare(*pair, 1e-5, 1e-7, f"error of gradients of the {path} path")
 

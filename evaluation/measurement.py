@@ -70,11 +70,7 @@ def within(value: float, bound: float, what: str) -> Measurement:
 
 
 def compare(
-    actual: Tensor,
-    expected: Tensor,
-    atol: float,
-    rtol: float = 0.0,
-    what: str = "largest error",
+    actual: Tensor, expected: Tensor, atol: float, rtol: float = 0.0, what: str = "error"
 ) -> Measurement:
     """Return the largest error, scaled so that its bound is atol (rtol if 0).
 

@@ -12,20 +12,9 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import model as gpt
-from evaluation.layer_checks import (
-    all_pairs,
-    difference_error,
-    small_chunks,
-    supports_bidirectional,
-)
-from evaluation.measurement import (
-    Measurement,
-    NotApplicable,
-    check,
-    compare,
-    require,
-    within,
-)
+from evaluation import layer_checks
+from evaluation.layer_checks import all_pairs, difference_error, small_chunks
+from evaluation.measurement import Measurement, NotApplicable, check, compare, require, within
 from kv_cache import Cache
 from model import GPT, GPTConfig, optimizer_step
 from pe_spec import Composition, layer_specs
@@ -61,11 +50,8 @@ def gradients(model: GPT) -> list[Tensor]:
     model.zero_grad()
     loss = model(tokens[:, :-1], tokens[:, 1:])
     loss.backward()
-    grads = [
-        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
-        for parameter in model.parameters()
-    ]
-    return [loss.detach(), *grads]
+    grads = [p.new_zeros(p.shape) if p.grad is None else p.grad for p in model.parameters()]
+    return [loss.detach(), *(grad.clone() for grad in grads)]
 
 
 def read_in_chunks(model: GPT, tokens: Tensor, chunk: int, capacity: int) -> Tensor:
@@ -240,7 +226,7 @@ def check_float64(spec: str, causal: bool) -> Iterator[Measurement]:
 
     Usual cause: a hook rounds to float32: use x's dtype, as in pos.to(x.dtype)
     """
-    if not causal and not supports_bidirectional(spec):
+    if not causal and not layer_checks.supports_bidirectional(spec):
         raise NotApplicable("supports_bidirectional = False")
     model, tokens = make_lively_model(spec, causal=causal), torch.randint(V, (2, 30))
     with torch.no_grad():

@@ -13,10 +13,8 @@ measurement:
 All runs are planned before anything is computed. Under torchrun every rank
 measures its part of the text, and rank 0 writes.
 
-A record has names of its run, an identity (checkpoint, text, protocol, how it
-was computed), results by context length, and provenance. It is written after
-each length. Results with the same identity are kept, also those that other
-evaluations add meanwhile.
+A record (docs/evaluation.md) is written after each length. Results with the
+same identity are kept, also those that other evaluations add meanwhile.
 """
 
 import contextlib
@@ -201,19 +199,13 @@ def _evaluate(loaded: LoadedRun, plan: Plan, path: Path) -> dict:
     identity = {**loaded.identity(), **text, **plan.identity}
 
     def measure(length: int) -> dict | None:
-        if not supports(loaded.model, length + plan.extra_inputs):
+        inputs = length + plan.extra_inputs
+        if inputs > (loaded.model.max_context or inputs):  # not supported
             return None
         return plan.measure(loaded, length)
 
-    record = update_record(
-        loaded.path, path, identity, plan.lengths, measure, loaded.device, loaded.processes
-    )
-    return record["lengths"]
-
-
-def supports(model: GPT, inputs: int) -> bool:
-    """Return whether the model's encoding supports so many input tokens."""
-    return model.max_context is None or inputs <= model.max_context
+    ranks = loaded.device, loaded.processes
+    return update_record(loaded.path, path, identity, plan.lengths, measure, *ranks)["lengths"]
 
 
 def spaced_windows(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evaluation import intervals
-from evaluation.intervals import Interval, fraction_interval, mean_interval
+from evaluation.intervals import Interval, mean_interval
 from reporting.claims.claim import HOLDS, Verdict, combine, judge_bound, printed_interval
 from scores.score_file import Score
 
@@ -74,7 +74,7 @@ def accuracy(score: Score, multiple: float, *_) -> Interval | None:
         for name in ("accuracy", "accuracy_se")
     )
     trials = min(each["trials"] for each in score.budget["trained_recall"].values())
-    return fraction_interval(values, errors, trials).scaled(100)
+    return mean_interval(values, errors, trials).on_log_odds().scaled(100)
 
 
 def speed(score: Score, *_) -> Interval:

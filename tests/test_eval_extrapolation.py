@@ -21,9 +21,7 @@ CPU = torch.device("cpu")
 
 def evaluate(*flags):
     """Run the program in float32 on the CPU."""
-    eval_extrapolation.main(
-        [str(flag) for flag in (*flags, "--device", "cpu", "--dtype", "float32")]
-    )
+    eval_extrapolation.main([*map(str, flags), "--device", "cpu", "--dtype", "float32"])
 
 
 def read_record(run, name="toy_val"):
@@ -132,9 +130,7 @@ def test_every_length_predicts_the_same_tokens(tokens, lengths, stride, limit, t
         windows = sum((len(part) - 1) // lengths[-1] for part in split.tokens)
         spans = min(windows, limit // lengths[-1])
         assert (protocol["span"], protocol["spans"]) == (lengths[-1], spans)
-        expected = {
-            (region.shard, region.start + 1 + i) for region in regions for i in range(lengths[-1])
-        }
+        expected = {(n, start + 1 + i) for n, start, size in regions for i in range(size)}
         assert len(expected) == spans * lengths[-1] and expected < everything
     for length in lengths:
         counted = []
@@ -248,9 +244,8 @@ def test_windows_inside_documents(run, data_dir):
     evaluate(folder, "--lengths", "100,700", *flags, "--protocol", "same-targets", "--targets", 6)
     by_length = read_record(folder, "toy_train_same-targets6_documents")["lengths"]
     for length in (100, 700):
-        losses = [
-            token_losses(model, tokens, start + 700 - length, length)[-6:] for start in starts
-        ]
+        ends = [start + 700 - length for start in starts]
+        losses = [token_losses(model, tokens, start, length)[-6:] for start in ends]
         curve = by_length[str(length)]["by_offset"]
         assert curve["first"] == 694
         by_offset = np.mean(losses, 0).reshape(2, 3).mean(1)
@@ -407,7 +402,7 @@ def test_a_record_of_another_text_or_protocol_is_not_replaced(refused, run, part
     """One of another dtype is; a corrupt one is refused, too."""
     folder, flags = run("cable"), ["--lengths", 16, "--windows", 2, "--dtype"]
     for dtype in ("bfloat16", "float32"):
-        eval_extrapolation.main([str(word) for word in (folder, *flags, dtype, "--device", "cpu")])
+        eval_extrapolation.main([*map(str, (folder, *flags)), dtype, "--device", "cpu"])
         path = evaluation(folder)
         record = json.loads(path.read_text())
         assert record["dtype"] == dtype

@@ -110,9 +110,6 @@ WRONG_CODE = """
         return -(r.detach() + r) / 2 * (k_features[0] - q_features[0]).abs()
 # gradients
     def bias(self, q_features, k_features, h):
-        return -self.r.detach()[h] * (k_features[0] - q_features[0]).abs()
-# gradients
-    def bias(self, q_features, k_features, h):
         return -self.r[h].round() * (k_features[0] - q_features[0]).abs()
 # gradients
     def __init__(self, heads, channels, block_size):

@@ -259,7 +259,7 @@ def test_logit_scale_of_some_heads_counts_keys_within_the_window():
 
 
 def test_ssmax_starts_with_a_mean_scale_of_one():
-    encoding = make("ssmax", std=None, block_size=100)
+    encoding = pe_spec.build("ssmax", H, C, 100, layers=1)[0]
     mean = numbers(encoding.s) * np.log(np.arange(1, 101)).mean()
     assert_allclose(mean, 1, rtol=1e-6)
 
