@@ -6,11 +6,7 @@
 
 Queries and documents are truncated to each length, and documents are ranked by
 cosine similarity. The metric is the mean nDCG@10 over the queries, in percent
-(CABLE, table 3).
-
-Runs are folders written by retrieval.finetune; retrieval/tasks.py describes
---data. Each run's JSON record is written after each length; recorded lengths
-are skipped.
+(CABLE, table 3). retrieval/tasks.py describes --data.
 """
 
 import math
@@ -68,9 +64,8 @@ def main(argv=None):
     plans = [plan(run, sentence_encoder.read_config(run), config) for run in config.runs]
     task = tasks.load_task(config.data, config.split)
     records = []
-    for run, model, (lengths, longest, identity) in zip(
-        config.runs, models, plans, strict=True
-    ):
+    for run, model, planned in zip(config.runs, models, plans, strict=True):
+        lengths, longest, identity = planned
         identity |= {
             "checkpoint_sha256": hash_file(Path(run) / "model.safetensors"),
             "dtype": str(dtype).removeprefix("torch."),
@@ -83,14 +78,11 @@ def main(argv=None):
             },
             "metric": metrics.NDCG.name,
         }
-        measure_supported = partial(measure, run, model, task, longest)
+        measure_at = partial(measure, run, model, task, longest)
         path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
         facts = {"data_revision": task.revision} if task.revision else {}
-        records.append(
-            update_record(
-                run, path, identity, lengths, measure_supported, device, None, **facts
-            )
-        )
+        every = run, path, identity, lengths, measure_at, device, None
+        records.append(update_record(*every, **facts))
     print(f"\n{metrics.summary(records)}")
 
 
@@ -137,12 +129,10 @@ def measure(run: str, model, task: tasks.Task, longest: float, length: int) -> d
         return vectors
 
     names = list(task.documents)
-    hits = semantic_search(
-        encode(task.queries.values()), encode(task.documents.values()), top_k=10
-    )
-    values = []
-    for query, query_hits in zip(task.queries, hits, strict=True):
-        ranking = [names[int(hit["corpus_id"])] for hit in query_hits]
+    queries, documents = encode(task.queries.values()), encode(task.documents.values())
+    found, values = semantic_search(queries, documents, top_k=10), []
+    for query, hits in zip(task.queries, found, strict=True):
+        ranking = [names[int(hit["corpus_id"])] for hit in hits]
         values.append(100 * tasks.ndcg(ranking, task.qrels[query]))
     error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
     return {"ndcg10": float(np.mean(values)), "ndcg10_se": float(error), "by_question": values}

@@ -6,15 +6,11 @@
     python -m retrieval.finetune exported/cable --data triplets.jsonl --out_dir runs/retrieval/mine
     python -m retrieval.evaluate runs/retrieval/cable
 
-The recipe is that of the CABLE paper (section 5.5), trained by
-sentence-transformers: one epoch over 1.25M samples of MS MARCO with mined hard
-negatives, batch size 128, 5% warmup. A text's vector is the mean of the last
-layer over its tokens. The loss of a query is the cross-entropy of its passage
-among all passages and hard negatives of the batch, with 20 times the cosine
-similarity as logits. Mini-batches change the memory, not the result. The paper
-says "contrastive loss" without naming which (section A.1), and prints no
-triplets or learning rate. The defaults are those of ModernBERT's script (Warner
-et al. 2024), with the same number of samples and warmup. Pooling is our choice.
+The recipe is that of the CABLE paper (section 5.5), with ModernBERT's settings
+where the paper prints none (docs/retrieval.md). sentence-transformers trains it.
+The loss of a query is the cross-entropy of its passage among all passages and
+hard negatives of the batch, with 20 times the cosine similarity as logits.
+Pooling, the mean over the last layer's tokens, is our choice.
 
 The output folder is a sentence-transformers model with a record, finetune.json,
 of settings and losses. --resume continues from the newest complete checkpoint
@@ -213,9 +209,7 @@ def train(
     Raises InputError if the loss is NaN or Inf.
     """
     from sentence_transformers import SentenceTransformerTrainingArguments
-    from sentence_transformers.sentence_transformer.losses import (
-        CachedMultipleNegativesRankingLoss,
-    )
+    from sentence_transformers.sentence_transformer import losses
 
     from retrieval.sentence_encoder import EncoderTrainer, StepCallback
 
@@ -227,8 +221,7 @@ def train(
         batch_sampler="no_duplicates",
         learning_rate=config.lr,
         lr_scheduler_type="linear",
-        # a value below 1 is a fraction of the steps (transformers 5)
-        warmup_steps=config.warmup,
+        warmup_steps=config.warmup,  # below 1: a fraction of the steps (transformers 5)
         seed=config.seed,
         data_seed=config.seed,
         logging_steps=config.log_every,
@@ -240,10 +233,11 @@ def train(
         bf16=dtype == torch.bfloat16,
         fp16=dtype == torch.float16,
     )
+    loss = losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=config.mini_batch)
     trainer = EncoderTrainer(
         model=model,
         train_dataset=rows,
-        loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=config.mini_batch),
+        loss=loss,
         callbacks=[StepCallback(model)],
         args=arguments,
     )

@@ -12,6 +12,7 @@ classes compute it: a folder's code is never executed.
 import math
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from runtime import plugins
 from runtime.checkpoints import NETWORK
@@ -52,13 +53,11 @@ def load_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
     return _load(folder, remedy, max_seq_length=length)
 
 
-def load_finetuned(
-    folder: str, dtype: torch.dtype, device: torch.device
-) -> SentenceTransformer:
+def load_finetuned(run: str, dtype: torch.dtype, device: torch.device) -> SentenceTransformer:
     """Return a fine-tuned encoder in `dtype`. Raises InputError as load_export."""
     remedy = "pass a folder that retrieval.finetune wrote"
-    read_config(folder, remedy)
-    return _load(folder, remedy, str(device), dtype=dtype)
+    read_config(run, remedy)
+    return _load(run, remedy, str(device), dtype=dtype)
 
 
 def _load(
@@ -84,19 +83,13 @@ def _load(
         )
         if transformer.tokenizer is None:
             raise OSError("it has no tokenizer")
-        network = _network_of(transformer)
+        network: Any = transformer.auto_model
         _check_names(folder, network)
         # A fine-tuned folder must not inherit the names of other code.
         network.config.auto_map = auto_map("AutoModelForMaskedLM")
         transformer.tokenizer.init_kwargs.pop("auto_map", None)
         modules = [transformer, Pooling(transformer.get_embedding_dimension(), "mean")]
     return SentenceTransformer(modules=modules, device=device, trust_remote_code=False)
-
-
-def _network_of(transformer) -> PosencModel:
-    network = transformer.auto_model
-    assert isinstance(network, PosencModel)  # by read_config
-    return network
 
 
 def _check_names(folder: str, network: PosencModel) -> None:
@@ -112,14 +105,16 @@ def _check_names(folder: str, network: PosencModel) -> None:
 def save(model: SentenceTransformer, folder: Path) -> None:
     """Write an encoder, and its code, to a folder for load_finetuned."""
     model.save_pretrained(str(folder), create_model_card=False)
-    write_modules(folder, plugins.plugins_of(_network_of(model[0]).model.config.encodings))
+    network: Any = model[0].auto_model
+    write_modules(folder, plugins.plugins_of(network.model.config.encodings))
 
 
 class StepCallback(TrainerCallback):
     """Clamp parameters after each step, log the last, refuse NaN and Inf."""
 
     def __init__(self, model: SentenceTransformer):
-        self.network = _network_of(model[0]).model
+        network: Any = model[0].auto_model
+        self.network = network.model
 
     def on_step_end(self, arguments, state, control, **_):
         self.network.clamp_parameters_()

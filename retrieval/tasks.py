@@ -56,21 +56,16 @@ def load_task(source: str | None, split: str) -> Task:
     name = source or HUB
     remedy = "repair it, or use another --data" if source else "pass a folder as --data"
     with hub.input_errors(name, remedy, is_local=bool(source)):
-        rows, revision = (
-            _read_folder(Path(source), split, remedy) if source else _read_hub(split)
-        )
+        rows, revision = _read_folder(source, split, remedy) if source else _read_hub(split)
         documents = _texts_by_id(rows["corpus"], remedy, with_title=True)
         queries = _texts_by_id(rows["queries"], remedy)
         qrels = _relevant_documents(rows["qrels"], remedy)
+    where = f"{name}: qrels of the split {split}"
     if not qrels:
-        raise InputError(
-            f"{name}: qrels of the split {split} have no relevant document: {remedy}"
-        )
+        raise InputError(f"{where} have no relevant document: {remedy}")
     judged = {document for relevant in qrels.values() for document in relevant}
     for unknown in sorted(qrels.keys() - queries.keys() | judged - documents.keys()):
-        raise InputError(
-            f"{name}: qrels of the split {split} name an unknown {unknown}: {remedy}"
-        )
+        raise InputError(f"{where} name an unknown {unknown}: {remedy}")
     return Task(
         name=Path(source).name if source else "mldr-en",
         documents=documents,
@@ -112,23 +107,22 @@ def _relevant_documents(rows, remedy: str) -> dict[str, dict[str, int]]:
     return qrels
 
 
-def _read_folder(folder: Path, split: str, remedy: str) -> tuple[dict, None]:
+def _read_folder(folder: str, split: str, remedy: str) -> tuple[dict, None]:
     """Return (file and line, row) pairs of each part, and None as commit."""
 
     def read(name, *columns):
-        path = folder / name
+        path = Path(folder) / name
         with hub.input_errors(str(path), remedy, is_local=True):
             for row, values in text_sources.read_file(path, columns):
                 if values.get("line") != "":
                     yield f"{path}, line {row + 1}", values
 
-    lines = [
-        (where, row["line"].split("\t")) for where, row in read(f"qrels/{split}.tsv", "line")
-    ]
-    qrels = [(where, dict(zip(lines[0][1], row, strict=False))) for where, row in lines[1:]]
-    return {part: read(f"{part}.jsonl") for part in ("corpus", "queries")} | {
-        "qrels": qrels
-    }, None
+    rows: dict = {part: read(f"{part}.jsonl") for part in ("corpus", "queries")}
+    judgments = read(f"qrels/{split}.tsv", "line")
+    lines = [(where, row["line"].split("\t")) for where, row in judgments]
+    names = lines[0][1] if lines else []
+    rows["qrels"] = [(where, dict(zip(names, row, strict=False))) for where, row in lines[1:]]
+    return rows, None
 
 
 def _read_hub(split: str) -> tuple[dict, str | None]:

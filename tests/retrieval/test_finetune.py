@@ -75,9 +75,8 @@ def test_hub_rows_equal_modernbert_recipe(triplets, monkeypatch):
     """In the order of its recipe, without the 1,000 rows held out; a file keeps its order."""
     import datasets
 
-    rows = datasets.Dataset.from_list(
-        [{"query": str(n), "positive": "a", "negative": "b"} for n in range(1300)]
-    )
+    rows = [{"query": str(n), "positive": "a", "negative": "b"} for n in range(1300)]
+    rows = datasets.Dataset.from_list(rows)
 
     def load(revision, **arguments):
         assert arguments == finetune.HUB and revision is None

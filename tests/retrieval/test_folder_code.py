@@ -91,9 +91,8 @@ def test_code_in_an_export_is_not_executed(exported, triplets, task, tmp_path, r
 def test_fine_tuned_folder_loads_outside_the_repository(finetuned, tmp_path):
     """With the code that fine-tuning wrote."""
     theirs = run_outside(OUTSIDE, tmp_path, finetuned("kerple"))
-    model = sentence_encoder.load_finetuned(
-        str(finetuned("kerple")), torch.float32, torch.device("cpu")
-    )
+    options = torch.float32, torch.device("cpu")
+    model = sentence_encoder.load_finetuned(str(finetuned("kerple")), *options)
     ours = model.encode(["a text"], convert_to_tensor=True)
     torch.testing.assert_close(theirs, ours)
 

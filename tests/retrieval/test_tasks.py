@@ -14,6 +14,7 @@ from retrieval import prepare, tasks
 pytest_plugins = ["retrieval_fixtures"]
 
 HEADER = "query-id\tcorpus-id\tscore\n"
+D0 = '{"_id": "d0", "text": "a"}'
 
 
 def test_ndcg_by_hand():
@@ -64,21 +65,9 @@ def test_unicode_line_separators_do_not_end_a_row(tmp_path):
         ("corpus.jsonl", '{"_id": "d0", "text": ""}\n{', "cannot be read .line 2 is not JSON"),
         ("corpus.jsonl", "[1]", "line 1 is not an object with _id and text"),
         ("corpus.jsonl", '{"text": "one"}', "line 1 is not an object with _id and text"),
-        (
-            "queries.jsonl",
-            '{"_id": "q0", "text": null}',
-            "line 1 is not an object with _id and text",
-        ),
-        (
-            "corpus.jsonl",
-            '{"_id": "d0", "text": "a"}\n{"_id": "d0", "text": "b"}',
-            "line 2 has a second text for d0",
-        ),
-        (
-            "qrels/test.tsv",
-            HEADER + "q0\td0\tgood\n",
-            "line 2 has no query-id, corpus-id or integer score",
-        ),
+        ("queries.jsonl", '{"_id": "q", "text": null}', "line 1 is not an object with _id and"),
+        ("corpus.jsonl", f'{D0}\n{D0[:-3]}b"}}', "line 2 has a second text for d0"),
+        ("qrels/test.tsv", HEADER + "q0\td0\tgood\n", "line 2 has no query-id, corpus-id or int"),
         ("qrels/test.tsv", HEADER + "q0\td0\n", "line 2 has no query-id"),
         ("qrels/test.tsv", "", "split test have no relevant document"),
         ("qrels/test.tsv", HEADER, "split test have no relevant document"),
@@ -123,9 +112,8 @@ def text(tmp_path_factory):
     for split, count in (("train", 16), ("val", 8)):
         (root / split).mkdir()
         for number in range(count):
-            sentences = [
-                f"{split} {number} ä very long sentence {n * n} öf it. " for n in range(80)
-            ]
+            start = f"{split} {number} ä very long sentence"
+            sentences = [f"{start} {n * n} öf it. " for n in range(80)]
             document = "".join(sentences)[: 150 if number == 0 else None]
             texts[split].append(document)
             (root / split / f"{number:02}.txt").write_text(document)
