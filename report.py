@@ -78,7 +78,7 @@ from reporting.metrics import (
     SPEED,
     Metric,
 )
-from reporting.paper import PaperStatements, PaperTable, Printed
+from reporting.paper import Printed
 from reporting.plots import context_gain
 
 
@@ -147,12 +147,13 @@ class Report(Folder):
         self,
         stem: str,
         table: Table,
-        *parts: str,
+        compared: Table | None = None,
         verdicts: Sequence[Verdict] = (),
         records: Sequence[dict] = (),
         warning: str = "",
     ) -> None:
-        """Add a table with paragraphs, and print and count the verdicts on records."""
+        """Add tables of ours and of a paper; print and count the verdicts on records."""
+        parts = [compared.text()] if compared else []
         if self.judges and verdicts:
             sizes = {record["size"] for record in records if record.get("size")}
             source = {"table": f"{stem}.md", "sizes": " ".join(sorted(sizes))}
@@ -161,7 +162,7 @@ class Report(Folder):
             print("\n".join(f"- {verdict}" for verdict in verdicts), end="\n\n")
             counts = sorted(Counter(verdict.outcome for verdict in verdicts).items())
             texts = ", ".join(f"{number} {outcome}" for outcome, number in counts)
-            parts = (*parts, f"[Verdicts]({index.FILE}): {texts}.")
+            parts.append(f"[Verdicts]({index.FILE}): {texts}.")
         self.add_table(stem, table, *parts, warning=warning)
 
 
@@ -189,8 +190,8 @@ def report_records(config: Config, out: Report) -> None:
     if accuracies:
         out.add_section(ACCURACY.stem, tables.accuracy_table(accuracies))
     for stem, record in numbered(LOSSES.stem, found[LOSSES]):
-        verdicts, runs = judges.judge_losses(record), record["runs"]
-        out.add_section(stem, tables.loss_table(record), verdicts=verdicts, records=runs)
+        verdicts = judges.judge_losses(record)
+        out.add_section(stem, tables.loss_table(record), None, verdicts, record["runs"])
     for stem, record in numbered(COMPARISON.stem, found[COMPARISON]):
         out.add_section(stem, tables.comparison_table(record))
     report_speeds(found[SPEED], printed, out)
@@ -215,18 +216,13 @@ def report_trend(paths: list[str], out: Report) -> None:
 
 def report_generalization(records: list[dict], out: Report) -> None:
     """Add the table of results on other data than that of the training."""
-    caption = (
-        "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1."
-        " The paper does not name its HellaSwag metric."
-        " For protocols and standard errors, see the tables below."
-    )
+    table = paper_tables.generalization_table(records, paper.generalization())
     if differing := differing_texts([record for record in records if "lengths" in record]):
         names = escape_markdown(", ".join(differing))
-        caption += f" Models are tested on different text or contexts: {names}."
-    table = paper_tables.generalization_table(records, paper.generalization())
+        table.caption += f" Models are tested on different text or contexts: {names}."
     trained = [*filter(has_verdicts, records)]
     verdicts = judges.judge_generalization(trained, out.may_differ)
-    out.add_section("generalization", table, caption, verdicts=verdicts, records=records)
+    out.add_section("generalization", table, None, verdicts, records)
 
 
 def report_lengths(
@@ -236,28 +232,21 @@ def report_lengths(
     groups, perplexities = map(group_by_protocol, (found[metric], found[PERPLEXITY]))
     others = [make_columns(group, PERPLEXITY.key) for group in perplexities]
     speeds = [record["train"] for record in found[SPEED] if "train" in record]
-    stated = printed if isinstance(printed, PaperStatements) else None
     for number, group in enumerate(groups, 1):
         data = group[0]["data"]
         suffix = f"_{number}_{data['dataset']}_{data['split']}" if len(groups) > 1 else ""
-        matching = printed if isinstance(printed, PaperTable) else None
-        if matching and not metrics.matches_paper(matching, group[0]):
-            matching = None
+        matching = printed if printed and metrics.matches_paper(printed, group[0]) else None
         columns = make_columns(group, metric.key, out.may_differ)
         marks, caption = paper_tables.seed_marks(columns, matching)
         trained = [column for column in columns if has_verdicts(column.records[0])]
         warning, differences = describe_differences(trained, out.may_differ, by_model=True)
-        table, stem, parts = metric.table(columns, marks), f"{metric.stem}{suffix}", []
+        table, stem = metric.table(columns, marks), f"{metric.stem}{suffix}"
         table.caption += caption + differences
-        comparison = (
-            paper_tables.paper_comparison(columns, matching, marks) if matching else None
-        )
-        if comparison:
-            parts += [comparison[0].markdown(), comparison[1]]
+        compared = matching and paper_tables.paper_comparison(columns, matching, marks)
         verdicts = []
         if metric.judge and trained:
             verdicts = metric.judge(trained, printed=matching, perplexities=others)
-        out.add_section(stem, table, *parts, verdicts=verdicts, records=group, warning=warning)
+        out.add_section(stem, table, compared, verdicts, group, warning)
         if metrics.entries_of(group):
             out.add_plot(stem, partial(metric.plot, columns))
         if metric is RECEPTIVE_FIELD and metrics.entries_of(group):
@@ -267,12 +256,12 @@ def report_lengths(
             gain = f"context_gain{suffix}"
             out.add_table(gain, context_gain.table(columns))
             out.add_plot(gain, partial(context_gain.plot, columns))
-        has_pairs = metric is PERPLEXITY and "objective" not in group[0]
-        if has_pairs and (pairs := paper_tables.training_length_table(columns, speeds, stated)):
-            table, caption = pairs
-            caption = f"{PERPLEXITY.caption(group)} {escape_markdown(caption)}"
+        if metric is not PERPLEXITY or "objective" in group[0]:
+            continue
+        if pairs := paper_tables.training_length_table(columns, speeds, matching):
+            pairs.caption = f"{PERPLEXITY.caption(group)} {pairs.caption}"
             verdicts, stem = judges.judge_training_lengths(trained, speeds), "training_lengths"
-            out.add_section(f"{stem}{suffix}", table, caption, verdicts=verdicts, records=group)
+            out.add_section(f"{stem}{suffix}", pairs, None, verdicts, group)
 
 
 def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> None:
@@ -281,15 +270,11 @@ def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> 
         holders = [record for record in records if benchmark in record]
         for stem, record in numbered(benchmark, holders):
             result = record[benchmark]
-            table, parts = tables.speed_table(benchmark, result, by_context=True), []
+            table = tables.speed_table(benchmark, result, by_context=True)
             table.caption += f" {tables.describe_machine(record)}"
-            compared = None
-            if isinstance(printed, PaperStatements) and printed.metric == paper.SPEED:
-                compared = paper_tables.paper_speeds(benchmark, result, printed)
-            if compared:
-                parts += [compared[0].markdown(), escape_markdown(compared[1])]
+            compared = printed and paper_tables.paper_speeds(benchmark, result, printed)
             verdicts, sizes = judges.judge_speed(benchmark, result), [{"size": result["model"]}]
-            out.add_section(stem, table, *parts, verdicts=verdicts, records=sizes)
+            out.add_section(stem, table, compared, verdicts, sizes)
             out.add_plot(stem, partial(figures.speeds, result))
 
 

@@ -1,8 +1,9 @@
 """Numbers printed in the papers' tables and texts, from results/paper."""
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from errors import InputError
 from reporting.formatting import MISSING
@@ -11,25 +12,58 @@ FOLDER = Path(__file__).parent.parent / "results" / "paper"
 GENERALIZATION = "cable_v1_table1_generalization"
 MARKS_REFERENCE = "sandwich"  # of daggers and asterisks in table 3 of the Sandwich paper
 SANDWICH = "Sandwich"
-# The CABLE paper's text describes the clipped T5 bias. That of the Sandwich
-# paper has logarithmic buckets (section 6.3), as `t5` has.
-CABLE_NAMES = {"t5-clip": "t5"}
-SPEED, TRAINING_LENGTHS = "Speed", "Training lengths"  # measures of PaperStatements
+SPEED, TRAINING_LENGTHS = "Speed", "Training lengths"  # metrics of texts
+
+
+class Number(NamedTuple):
+    """A number of a table."""
+
+    value: float | None = None
+    text: str = MISSING  # as printed, with ± and mark; a dash for none
+    mark: str = ""  # dagger or asterisk (evaluation/significance.py)
 
 
 @dataclass
-class Source:
-    """Numbers of a paper and their place in it."""
+class Printed:
+    """Numbers of a paper: a table of one size and data set, or those in its text."""
 
     source: str
-    """e.g. "CABLE, table 1" """
+    """their place, e.g. "CABLE, table 1" """
     metric: str
-    """the measure in results/paper/index.csv"""
+    """the measure in results/paper/index.csv; nDCG@10 is in percent"""
+    dataset: str
+    size: str
+    rows: list[dict[str, str]]
+    """rows of a file in results/paper"""
+    numbers: dict[str, dict[int, Number]] = field(default_factory=dict)
+    """{encoding: {context: number}} of a table, without printed dashes"""
+    lengths: dict[str, int] = field(default_factory=dict)
+    """{encoding: training length in tokens} of a table"""
 
     @property
     def paper(self) -> str:
         """The paper's name, as in Verdict.paper."""
         return self.source.rpartition(", ")[0]
+
+    @property
+    def trained_at(self) -> int | None:
+        """Training length in tokens; None: it differs between encodings."""
+        lengths = {*self.lengths.values()}
+        return lengths.pop() if len(lengths) == 1 else None
+
+    @property
+    def contexts(self) -> list[int]:
+        """The contexts of a table, ascending."""
+        return sorted({context for numbers in self.numbers.values() for context in numbers})
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether a table has daggers and asterisks."""
+        return any(each.mark for numbers in self.numbers.values() for each in numbers.values())
+
+    def number(self, pe: str, context: int) -> Number:
+        """Return a number of a table, or Number()."""
+        return self.numbers.get(pe, {}).get(context, Number())
 
     def has_protocol_of(self, record: dict) -> bool:
         """Return whether a record's protocol is the paper's; CABLE states none.
@@ -42,97 +76,6 @@ class Source:
 def has_same_targets(record: dict) -> bool:
     """Return whether a record has the protocol same-targets."""
     return bool((record.get("protocol") or {}).get("targets"))
-
-
-@dataclass
-class PaperTable(Source):
-    """A table of one size and data set: perplexity, or nDCG@10 in percent."""
-
-    dataset: str
-    size: str
-    rows: dict[str, dict[int, dict[str, str]]]
-    """{encoding: {context: row of tables.csv}}, without printed dashes"""
-    lengths: dict[str, int]
-    """{encoding: training length in tokens}"""
-
-    def _name(self, pe: str) -> str:
-        return pe if self.paper == SANDWICH else CABLE_NAMES.get(pe, pe)
-
-    def _row(self, pe: str, context: int) -> dict[str, str] | None:
-        return self.rows.get(self._name(pe), {}).get(context)
-
-    @property
-    def trained_at(self) -> int | None:
-        """Training length in tokens; None: it differs between encodings."""
-        lengths = {*self.lengths.values()}
-        return lengths.pop() if len(lengths) == 1 else None
-
-    @property
-    def marks(self) -> set[str]:
-        """Daggers and asterisks in the table (evaluation/significance.py)."""
-        return {row["mark"] for rows in self.rows.values() for row in rows.values()} - {""}
-
-    def training_length(self, pe: str) -> int:
-        """Return the training length of an encoding in tokens."""
-        return self.lengths[self._name(pe)]
-
-    def covers(self, pe: str) -> bool:
-        """Return whether the table has numbers of this encoding."""
-        return self._name(pe) in self.rows
-
-    def value(self, pe: str, context: int) -> float | None:
-        """Return a printed number, or None."""
-        row = self._row(pe, context)
-        return None if row is None else float(row["value"])
-
-    def printed(self, pe: str, context: int) -> str:
-        """Return a number as printed, with ± and mark; a dash for none."""
-        row = self._row(pe, context)
-        if row is None:
-            return MISSING
-        digits = len(row["value"].partition(".")[2])
-        deviation = row["deviation"] and f" ± {row['deviation']}"
-        return f"{float(row['value']):,.{digits}f}{deviation}{row['mark']}"
-
-    def mark(self, pe: str, context: int) -> str:
-        """Return a dagger, an asterisk or ""."""
-        return (self._row(pe, context) or {"mark": ""})["mark"]
-
-    def contexts(self) -> list[int]:
-        """Return the contexts of the table, ascending."""
-        return sorted({context for rows in self.rows.values() for context in rows})
-
-
-@dataclass
-class PaperStatements(Source):
-    """Numbers in the text of a paper, as rows of a file in results/paper."""
-
-    rows: list[dict[str, str]]
-
-    def speed_ratios(self) -> list[tuple[str, int | None, str, str, float]]:
-        """Return (benchmark, context or None, encoding, other, ratio)."""
-        ratios = []
-        for row in self.rows:
-            if row["ratio"]:
-                context = int(row["context"]) if row["context"] else None
-                pair = row["encoding"], row["relative_to"]
-                ratios.append((row["benchmark"], context, *pair, float(row["ratio"])))
-        return ratios
-
-    def difference(
-        self, quantity: str, encoding: str, baseline: str, lengths: tuple
-    ) -> str | None:
-        """Return the printed difference between two training lengths, or None.
-
-        quantity: perplexity, memory or time. lengths: in tokens.
-        """
-        asked = [quantity, encoding, baseline, *map(str, lengths)]
-        keys = ("quantity", "encoding", "baseline", "trained_at", "baseline_trained_at")
-        found = (row["difference"] for row in self.rows if [row[key] for key in keys] == asked)
-        return next(found, None)
-
-
-Printed = PaperTable | PaperStatements
 
 
 def index() -> dict[str, dict[str, str]]:
@@ -152,18 +95,25 @@ def load(name: str) -> Printed:
     if name not in known:
         raise InputError(f"{name} is not a table of a paper: use one of {', '.join(known)}")
     entry = known[name]
-    source, measure = entry["what"], entry["measure"]
-    found = _read(entry["file"], name)
+    rows = _read(entry["file"], name)
+    printed = Printed(entry["what"], entry["measure"], entry["dataset"], entry["size"], rows)
     if entry["file"] != "tables.csv":
-        return PaperStatements(source, measure, found)
-    rows: dict[str, dict[int, dict[str, str]]] = {}
-    for row in found:
-        rows.setdefault(row["encoding"], {})[int(row["context"])] = row
+        return printed
+    for row in rows:
+        value, digits = float(row["value"]), len(row["value"].partition(".")[2])
+        deviation = row["deviation"] and f" ± {row['deviation']}"
+        number = Number(value, f"{value:,.{digits}f}{deviation}{row['mark']}", row["mark"])
+        printed.numbers.setdefault(row["encoding"], {})[int(row["context"])] = number
     # one, or one per encoding
     lengths = [int(length) for length in entry["trained_at"].split()]
-    lengths *= len(rows) // len(lengths)
-    by_encoding = dict(zip(rows, lengths, strict=True))
-    return PaperTable(source, measure, entry["dataset"], entry["size"], rows, by_encoding)
+    lengths *= len(printed.numbers) // len(lengths)
+    printed.lengths |= zip(printed.numbers, lengths, strict=True)
+    # The CABLE paper's text describes the clipped T5 bias. That of the Sandwich
+    # paper has logarithmic buckets (section 6.3), as `t5` has.
+    if printed.paper != SANDWICH and "t5" in printed.numbers:
+        printed.numbers["t5-clip"] = printed.numbers["t5"]
+        printed.lengths["t5-clip"] = printed.lengths["t5"]
+    return printed
 
 
 def generalization() -> dict[tuple[str, str], dict[str, float]]:

@@ -105,10 +105,10 @@ def test_figure_1_of_version_1_is_of_gpt2_small():
         ("table1_fineweb-edu-10b_medium", False),
     ):
         table = paper.load(f"cable_{name}")
-        ratios = [value / table.value(pe, 1024) for pe, value in figure.items()]
+        ratios = [value / table.number(pe, 1024).value for pe, value in figure.items()]
         assert all((0.98 < ratio < 1.02) == is_near for ratio in ratios)
         if is_near:
-            printed = [f"{table.value(pe, 1024)}" for pe in figure]
+            printed = [f"{table.number(pe, 1024).value}" for pe in figure]
             assert f"{printed[0]}, {printed[1]} and {printed[2]}" in PAGE.read_text()
 
 

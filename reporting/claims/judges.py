@@ -35,7 +35,7 @@ from reporting.claims.quantities import (
     speed_columns,
 )
 from reporting.columns import Column, dataset_of, group_by_protocol, make_columns, setup_of
-from reporting.paper import SANDWICH, PaperTable, has_same_targets
+from reporting.paper import SANDWICH, Printed, has_same_targets
 
 FAR = FAR_MULTIPLES[0]
 # An encoding of another paper, and the name of the same encoding in version 1.
@@ -57,7 +57,7 @@ Measured = Iterator[tuple[Claim, Comparisons]]
 
 
 def judge_perplexity(
-    columns: list[Column], printed: PaperTable | None = None, **evidence
+    columns: list[Column], printed: Printed | None = None, **evidence
 ) -> list[Verdict]:
     """Return verdicts on decoders.
 
@@ -287,21 +287,21 @@ def _all_training_lengths(claim: Claim, columns: list[Column]) -> Measured:
     yield claim, ratios
 
 
-def _seed_marks(claim: Claim, columns: list[Column], printed: PaperTable) -> Measured:
+def _seed_marks(claim: Claim, columns: list[Column], printed: Printed) -> Measured:
     """Compare encodings that have the claim's mark in a paper with its reference.
 
     At the same multiples of the training length, over at least two seeds.
     """
-    columns = [column for column in columns if printed.covers(column.pe)]
+    columns = [column for column in columns if column.pe in printed.numbers]
     reference = _first(columns).get(claim.encoding)
     has_seeds = all(len(column.records) > 1 for column in columns)
     if reference is None or printed.dataset != claim.data or not has_seeds:
         return
     mark = BETTER if claim.relation == ">" else WORSE
     differences = {}
-    for column, context in itertools.product(columns, printed.contexts()):
-        if printed.mark(column.pe, context) == mark:
-            length = context * column.trained_at / printed.training_length(column.pe)
+    for column, context in itertools.product(columns, printed.contexts):
+        if printed.number(column.pe, context).mark == mark:
+            length = context * column.trained_at / printed.lengths[column.pe]
             differences["", f"{column.label} at {length:,g} tokens"] = compare(
                 (column, reference), (length, length), MEASURES["perplexity over seeds"]
             )

@@ -15,8 +15,15 @@ from reporting.claims.quantities import (
     speed_columns,
 )
 from reporting.columns import Column, make_columns, sort_key
-from reporting.formatting import MISSING, Table, format_number, mean_and_deviation
-from reporting.paper import MARKS_REFERENCE, TRAINING_LENGTHS, PaperStatements, PaperTable
+from reporting.formatting import (
+    MISSING,
+    Table,
+    escape_markdown,
+    format_number,
+    join_numbers,
+    mean_and_deviation,
+)
+from reporting.paper import MARKS_REFERENCE, SPEED, TRAINING_LENGTHS, Printed
 from reporting.tables import Marks, marked
 
 # Columns of a paper's table next to ours; it does not name its HellaSwag metric.
@@ -36,9 +43,9 @@ EXPLAINED_MARKS = (
 
 
 def paper_comparison(
-    columns: list[Column], paper: PaperTable, marks: Marks | None = None
-) -> tuple[Table, str] | None:
-    """Return a table of our numbers and a paper's, with its caption.
+    columns: list[Column], paper: Printed, marks: Marks | None = None
+) -> Table | None:
+    """Return a table of our numbers and a paper's.
 
     None if nothing overlaps. A row for each encoding; a cell is our number, in
     parentheses the paper's. marks: of our numbers. In the paper's setting a cell
@@ -46,22 +53,21 @@ def paper_comparison(
     training length, at equal multiples of it; in a table of several training
     lengths, relative to its shortest context.
     """
-    columns = [column for column in columns if paper.covers(column.pe)]
+    columns = [column for column in columns if column.pe in paper.numbers]
     records = [record for column in columns for record in column.records]
     if not records:
         return None
-    contexts, base = paper.contexts(), None
+    contexts, base = paper.contexts, None
     if all(_same_setting(record, paper) for record in records):
         names = [f"{context:,}" for context in contexts]
         caption = f"{paper.metric}, in parentheses that of {{}}) and the relative difference."
     else:
         base = paper.trained_at or contexts[0]
-        if not paper.marks:
+        if not paper.has_marks:
             contexts = [context for context in contexts if context != base]  # both are 1 there
         names = [f"{context / base:g}x" for context in contexts]
         what = "the training length" if paper.trained_at else "the shortest context"
-        lengths = sorted({paper.training_length(column.pe) for column in columns})
-        trained_at = " and ".join(f"{length:,}" for length in lengths)
+        trained_at = join_numbers(paper.lengths[column.pe] for column in columns)
         caption = (
             f"{paper.metric} relative to its value at {what}, in parentheses that of {{}}, trained "
             f"with {trained_at} tokens). Absolute values are not comparable."
@@ -76,20 +82,22 @@ def paper_comparison(
         ]
         for column in columns
     ]
-    if paper.marks:
+    if paper.has_marks:
         caption += f" Marks: {EXPLAINED_MARKS}."
     if all(text == MISSING for row in rows for text in row[1:]):
         return None
-    return Table([["encoding", *names], *rows]), caption
+    return Table([["encoding", *names], *rows], caption=caption)
 
 
-def seed_marks(columns: list[Column], paper: PaperTable | None) -> tuple[Marks, str]:
+def seed_marks(columns: list[Column], paper: Printed | None) -> tuple[Marks, str]:
     """Return marks of paired t-tests over seeds, and a sentence on them.
 
     As in table 3 of the Sandwich paper, for its encodings, if all have two seeds.
     Columns with other settings than the reference have none.
     """
-    covered = [each for each in columns if paper and paper.marks and paper.covers(each.pe)]
+    covered = [
+        each for each in columns if paper and paper.has_marks and each.pe in paper.numbers
+    ]
     seeds = min((len(column.records) for column in covered), default=0)
     references = [column for column in covered if column.pe == MARKS_REFERENCE]
     if seeds < 2 or not references:
@@ -107,30 +115,28 @@ def seed_marks(columns: list[Column], paper: PaperTable | None) -> tuple[Marks, 
     return marks, caption
 
 
-def _same_setting(record: dict, paper: PaperTable) -> bool:
+def _same_setting(record: dict, paper: Printed) -> bool:
     """Return whether a record has a paper's model, data, tokenizer and protocol."""
     return (
         record["size"] == paper.size
-        and record["block_size"] == paper.training_length(record["pe"])
+        and record["block_size"] == paper.lengths[record["pe"]]
         and record["data"]["dataset"] == paper.dataset
         and record["data"].get("tokenizer", "gpt2") == "gpt2"
         and paper.has_protocol_of(record)
     )
 
 
-def _cell(
-    column: Column, paper: PaperTable, marks: Marks, context: int, base: int | None
-) -> str:
+def _cell(column: Column, paper: Printed, marks: Marks, context: int, base: int | None) -> str:
     """Return our number, and the paper's in parentheses; base: context of a divisor."""
-    pe, scale = column.pe, column.trained_at / paper.training_length(column.pe)
-    value, theirs = column.mean(context * scale), paper.value(pe, context)
+    scale = column.trained_at / paper.lengths[column.pe]
+    value, theirs = column.mean(context * scale), paper.number(column.pe, context)
     if base:
         ours = format_number(_ratio(value, column.mean(base * scale)))
-        printed = format_number(_ratio(theirs, paper.value(pe, base)))
-        printed = marked(printed, paper.mark(pe, context))
+        printed = format_number(_ratio(theirs.value, paper.number(column.pe, base).value))
+        printed = marked(printed, theirs.mark)
     else:
-        ours, printed = mean_and_deviation(column.values(context)), paper.printed(pe, context)
-        if ratio := _ratio(value, theirs):
+        ours, printed = mean_and_deviation(column.values(context)), theirs.text
+        if ratio := _ratio(value, theirs.value):
             printed += f", {ratio - 1:+.1%}"
     ours = marked(ours, marks.get((column.label, context * scale), ""))
     return MISSING if ours == printed == MISSING else f"{ours} ({printed})"
@@ -140,59 +146,54 @@ def _ratio(value: float | None, base: float | None) -> float | None:
     return None if value is None or not base else value / base
 
 
-def paper_speeds(
-    benchmark: str, result: dict, printed: PaperStatements
-) -> tuple[Table, str] | None:
-    """Return a table of ratios of speed here and in a paper, with its caption.
+def paper_speeds(benchmark: str, result: dict, printed: Printed) -> Table | None:
+    """Return a table of ratios of speed here and in a paper.
 
     None if no ratio was measured. Ratios whose context a paper does not state, or
     that was not measured, are next to each measured context.
     """
     cells = [["benchmark", "context", "speed of", "relative to", "here", "paper", "at context"]]
     columns = {column.pe: column for column in speed_columns(result)}
-    measured = [int(context) for context in result["contexts"]]
-    for name, printed_at, pe, other, value in printed.speed_ratios():
-        has_both = name == benchmark and {pe, other} <= {*columns}
-        for context in [printed_at] if printed_at in measured else measured:
-            pair = (columns[pe], columns[other]) if has_both else None
-            ratio = pair and compare(pair, (context, context), MEASURES["speed"])
+    for row in printed.rows if printed.metric == SPEED else ():
+        pe, other, printed_at = row["encoding"], row["relative_to"], row["context"]
+        if row["benchmark"] != benchmark or not {pe, other} <= {*columns}:
+            continue
+        shown = [printed_at] if printed_at in result["contexts"] else result["contexts"]
+        for context in map(int, shown):
+            pair = columns[pe], columns[other]
+            ratio = compare(pair, (context, context), MEASURES["speed"])
             if isinstance(ratio, Interval):
-                at = f"{printed_at:,}" if printed_at else MISSING
-                shown = printed_interval(ratio), f"{value:.3f}", at
-                cells.append([name, f"{context:,}", pe, other, *shown])
-    if len(cells) == 1:
-        return None
-    return Table(cells), (
+                at = f"{int(printed_at):,}" if printed_at else MISSING
+                numbers = printed_interval(ratio), f"{float(row['ratio']):.3f}", at
+                cells.append([benchmark, f"{context:,}", pe, other, *numbers])
+    caption = (
         f"Ratios of speed here ({result['model']} model, {result['device']}) with 95% intervals "
         f"over rounds, and in {printed.source} (on GPUs)."
     )
+    return Table(cells, caption=escape_markdown(caption)) if len(cells) > 1 else None
 
 
 def training_length_table(
-    columns: list[Column], speeds: list[dict], printed: PaperStatements | None
-) -> tuple[Table, str] | None:
-    """Return a table of runs of different training length, with its caption.
+    columns: list[Column], speeds: list[dict], printed: Printed | None
+) -> Table | None:
+    """Return a table of runs of different training length.
 
     None if columns hold no pair of a claim. printed: the paper's differences.
     """
-    rows = [
-        _training_length_row(claim, pair, printed)
-        for claim in load()["shorter_training"]
-        for pair in find_pairs(claim, columns, speeds)
-    ]
-    if not rows:
-        return None
-    header = ["quantity", "run", "", "baseline", "", "difference", "95% interval", "paper"]
-    return Table([header, *rows]), (
+    stated = printed.rows if printed and printed.metric == TRAINING_LENGTHS else []
+    cells = [["quantity", "run", "", "baseline", "", "difference", "95% interval", "paper"]]
+    for claim in load()["shorter_training"]:
+        for pair in find_pairs(claim, columns, speeds):
+            cells.append(_training_length_row(claim, pair, stated))
+    caption = (
         "Runs are named with their training length. The interval of a difference in perplexity is "
         "that of the ratio times the baseline's perplexity. Memory and time: one training step "
         "(bench.py train), geometric means, with an interval over rounds."
     )
+    return Table(cells, caption=escape_markdown(caption)) if len(cells) > 1 else None
 
 
-def _training_length_row(
-    claim: Claim, pair: Pair, printed: PaperStatements | None
-) -> list[str]:
+def _training_length_row(claim: Claim, pair: Pair, stated: list[dict[str, str]]) -> list[str]:
     quantity = claim.quantity
     digits = 1 if quantity in BENCHED else 2
     values = [_value(quantity, *each) for each in zip(pair.measured, pair.lengths, strict=True)]
@@ -209,12 +210,12 @@ def _training_length_row(
         change = show(ratio.estimate)
         if quantity != "memory" and ratio.low is not None and ratio.high is not None:
             spread = f"{show(ratio.low)} to {show(ratio.high)}"
-    lengths = claim.trained_at, claim.other_trained_at
-    names = quantity.partition(" ")[0], claim.encoding, claim.others[0]
-    is_stated = printed and printed.metric == TRAINING_LENGTHS
-    paper = printed.difference(*names, lengths) if printed and is_stated else None
+    lengths = str(claim.trained_at), str(claim.other_trained_at)
+    asked = [quantity.partition(" ")[0], claim.encoding, claim.others[0], *lengths]
+    keys = ("quantity", "encoding", "baseline", "trained_at", "baseline_trained_at")
+    found = (row["difference"] for row in stated if [row[key] for key in keys] == asked)
     name = UNITS.get(quantity, f"perplexity at {pair.lengths[1]:,}")
-    return [name, *runs, change, spread, paper or MISSING]
+    return [name, *runs, change, spread, next(found, MISSING)]
 
 
 def _value(quantity: str, column: Column, length: int) -> float:
@@ -248,4 +249,9 @@ def generalization_table(
     for model in sorted(models, key=lambda model: (model[0], sort_key(model[1]))):
         values = [by_model.get(model) for by_model in numbers.values()]
         cells.append([*model, *map(format_number, values)])
-    return Table(cells)
+    caption = (
+        "HellaSwag accuracy in percent, perplexity on other data; paper: CABLE, version 1, table 1."
+        " The paper does not name its HellaSwag metric."
+        " For protocols and standard errors, see the tables below."
+    )
+    return Table(cells, caption=caption)

@@ -208,10 +208,6 @@ CONTRADICTED = {
 }
 
 
-def values_of(rows):
-    return {context: float(row["value"]) for context, row in rows.items()}
-
-
 def test_criteria_hold_on_the_tables_that_the_papers_print():
     """No criterion is stricter than the tables of its paper, except where these disagree."""
     failed, held = set(), set()
@@ -220,9 +216,11 @@ def test_criteria_hold_on_the_tables_that_the_papers_print():
         if printed.metric != "Perplexity":
             continue
         records = [
-            record(pe, values_of(rows), block_size=printed.training_length(pe))
+            record(
+                pe, {n: each.value for n, each in numbers.items()}, block_size=printed.lengths[pe]
+            )
             | {"protocol": SAME_TARGETS, "size": printed.size, "data": {"dataset": printed.dataset}}
-            for pe, rows in printed.rows.items()
+            for pe, numbers in printed.numbers.items()
         ]
         for verdict in judge(records):
             key = (verdict.paper, table, verdict.claim.partition(" / ")[0].split(" than")[0])

@@ -92,14 +92,14 @@ def training_steps():
 
 def test_headline_is_compared_with_the_paper_s():
     printed = paper.load("cable_v1_training-lengths")
-    table, caption = training_length_table(compared_runs(), [training_steps()], printed)
+    table = training_length_table(compared_runs(), [training_steps()], printed)
     rows = [[row[0], *row[2:6:2], row[5], row[7]] for row in table.cells[1:]]
     assert rows == [
         ["perplexity at 1,024", "16.10", "16.75", "-0.65", "-0.65"],
         ["memory (MB)", "520.0", "1,000.0", "-48.0%", "-48%"],
         ["time per token (µs)", "1,010.7", "976.5", "+3.5%", "+3.5%"],
     ]
-    assert "geometric means" in caption
+    assert "geometric means" in table.caption
     verdicts = judges.judge_training_lengths(compared_runs(), [training_steps()])
     assert [verdict.outcome for verdict in verdicts] == ["holds", "holds", "not decided"]
     verdicts = judges.judge_training_lengths(compared_runs(ours=16.8), [])

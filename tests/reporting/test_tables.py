@@ -147,7 +147,7 @@ def test_comparison_with_a_paper_in_its_setting_has_differences():
         record("t5-clip", {1024: 25.1}, seed=1, block_size=1024) | SAME_SETTING,
     ]
     second_seed = record("t5-clip", {1024: 25.9}, seed=2, block_size=1024) | SAME_SETTING
-    table, _ = paper_tables.paper_comparison(columns_of([*records, second_seed]), printed)
+    table = paper_tables.paper_comparison(columns_of([*records, second_seed]), printed)
     assert [row[:4] for row in table.cells] == [
         ["encoding", "512", "1,024", "2,048"],
         ["cable", "33.00 (23.70, +39.2%)", "19.00 (22.32, -14.9%)", "— (21.48)"],
@@ -156,7 +156,7 @@ def test_comparison_with_a_paper_in_its_setting_has_differences():
     for other in ("dataset", "tokenizer", "size"):
         changed = {"data": SAME_SETTING["data"] | {other: "bytes"}}
         changed = {"size": "custom"} if other == "size" else changed
-        table, _ = paper_tables.paper_comparison(columns_of([records[0] | changed]), printed)
+        table = paper_tables.paper_comparison(columns_of([records[0] | changed]), printed)
         assert table.cells[0][1:3] == ["0.5x", "2x"]
 
 
@@ -170,18 +170,18 @@ def test_table_2_of_sandwich_has_both_training_lengths():
         record("alibi-shift:shift=6", lengths, block_size=2048) | setting,
         record("window:w=160", lengths, block_size=1024) | setting,
     ]
-    table, caption = paper_tables.paper_comparison(columns_of(records), printed)
+    table = paper_tables.paper_comparison(columns_of(records), printed)
     assert [row[:2] for row in table.cells] == [
         ["encoding", "2,048"],
         ["alibi-shift:shift=6", "6.00 (4.4, +36.4%)"],
         ["window:w=160", "6.00 (6.2, -3.2%)"],
     ]
     segments = [each | {"protocol": {"name": "segments"}} for each in records]
-    table, caption = paper_tables.paper_comparison(columns_of(segments), printed)
+    table = paper_tables.paper_comparison(columns_of(segments), printed)
     assert table.cells[0] == ["encoding", "2x", "4x"]
     assert table.cells[2] == ["window:w=160", "1.05 (1.00)", "1.10 (1.00)"]
-    assert "its value at the shortest context" in caption
-    assert caption.endswith("The protocols differ (docs/evaluation.md).")
+    assert "its value at the shortest context" in table.caption
+    assert table.caption.endswith("The protocols differ (docs/evaluation.md).")
 
 
 def test_wide_tables_show_the_largest_deviation_and_omit_close_lengths():
