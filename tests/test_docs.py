@@ -35,6 +35,7 @@ import posenc  # noqa: E402
 from errors import InputError  # noqa: E402
 from evaluation.record_schema import read_records  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
+from reporting import reports  # noqa: E402
 
 RESULTS = ROOT / "results"
 FAULTS = ROOT / "tests" / "faults" / "__main__.py"
@@ -404,6 +405,19 @@ def test_tables_of_results_are_copied_from_generated_files(page):
 def test_printed_output_is_current(page):
     for command, shown in OUTPUT.findall(page.read_text()):
         assert shown == printed_by(command)
+
+
+@each_page
+def test_reports_on_pages_compare_what_the_committed_ones_do(page):
+    """The commands of pages and of results/reports.yaml have the same --may_differ."""
+    committed = {row["command"].split()[2]: row["command"] for row in reports.read_rows()}
+    for code in command_blocks(page.read_text()) + re.findall(
+        "`(python report.py .*?)`", page.read_text()
+    ):
+        for words in commands(code):
+            if words[:2] == ["python", "report.py"] and words[2] in committed:
+                differing = re.findall("--may_differ [^ ]+", committed[words[2]])
+                assert re.findall("--may_differ [^ ]+", " ".join(words)) == differing
 
 
 def test_results_of_the_readme_are_those_of_the_table():
