@@ -56,7 +56,7 @@ from runtime import cli
 
 from errors import InputError
 from evaluation.record_schema import read_records
-from reporting import figures, metrics, paper, reports, tables, trend
+from reporting import context_gain, figures, metrics, paper, reports, tables, trend
 from reporting.claims import index, judges, paper_tables
 from reporting.claims.claim import Verdict, has_verdicts
 from reporting.columns import (
@@ -71,6 +71,7 @@ from reporting.formatting import Folder, Table, escape_markdown
 from reporting.metrics import (
     ACCURACY,
     COMPARISON,
+    GAIN,
     LOSSES,
     METRICS,
     PERPLEXITY,
@@ -79,7 +80,6 @@ from reporting.metrics import (
     Metric,
 )
 from reporting.paper import Printed
-from reporting.plots import context_gain
 
 
 @dataclass
@@ -181,6 +181,7 @@ def report_records(config: Config, out: Report) -> None:
     found: dict[Metric, list[dict]] = {metric: [] for metric in METRICS.values()}
     for record in records:
         found.setdefault(metrics.metric_of(record), []).append(record)
+    found[GAIN] = context_gain.gain_records(found[PERPLEXITY])
     accuracies = in_order(found[ACCURACY])
     if is_generalization:
         report_generalization(found[PERPLEXITY] + accuracies, out)
@@ -252,10 +253,6 @@ def report_lengths(
         if metric is RECEPTIVE_FIELD and metrics.entries_of(group):
             draw = partial(figures.cumulative_gradient, columns)
             out.add_plot(f"cumulative_gradient{suffix}", draw)
-        if metric is PERPLEXITY and context_gain.has_gain(columns):
-            gain = f"context_gain{suffix}"
-            out.add_table(gain, context_gain.table(columns))
-            out.add_plot(gain, partial(context_gain.plot, columns))
         if metric is not PERPLEXITY or "objective" in group[0]:
             continue
         if pairs := paper_tables.training_length_table(columns, speeds, matching):

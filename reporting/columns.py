@@ -11,6 +11,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 from runtime import cli
 from runtime.schema import MAY_CHANGE_ON_RESUME, RECORD_DEFAULTS
@@ -23,8 +24,8 @@ PAPER_ORDER = (
     *("cable", "cable-nw", "alibi", "fire", "t5", "t5-clip", "kerple"),
     *("rope", "learnable", "sinusoidal"),
 )
-# What a label shows, and what else the seeds of one column share.
-LABEL_KEYS = ("pe", "size", "block_size", "cache_window")
+# What a label shows next to the encoding, and what else the seeds of one column share.
+LABELS = {"size": "{}", "block_size": "{:,}", "cache_window": "cache {:,}"}
 RECIPE_KEYS = ("parameters", "step", "objective", "settings", "training_text")
 # What runs must share to be compared, in addition to their settings.
 TRAINING_KEYS = ("size", "block_size", "step", "training_text")
@@ -113,50 +114,46 @@ def make_columns(
     """Return the columns of a table, in order; key: of the value in an entry.
 
     A label is the encoding, plus the settings that differ between its columns.
-    If runs still share it, the run's name replaces the encoding; if those are
-    equal too, the folder's name is put in front.
+    If runs still share it, the run's name replaces the encoding, with its folder
+    if several runs have this name.
     """
     groups = [*_group(in_order(records), setup_of).values()]
-    setups = [group[0] for group in groups]
-    suffixes = [_label_suffix(setup, setups) for setup in setups]
-    labels = [setup["pe"] + suffix for setup, suffix in zip(setups, suffixes, strict=True)]
+    suffixes = [_label_suffix(group[0], [each[0] for each in groups]) for group in groups]
+    labels = [group[0]["pe"] + end for group, end in zip(groups, suffixes, strict=True)]
+    runs = Counter(record.get("run") for record in records)
     columns = []
     for label, suffix, group in zip(labels, suffixes, groups, strict=True):
-        parts = [(label, group)]
-        if len({each.get("seed") for each in group}) < len(group) or labels.count(label) > 1:
-            parts = [(record["run"] + suffix, [record]) for record in group]
-        pe = group[0]["pe"]
-        columns += [Column(name, pe, part, key, may_differ) for name, part in parts]
-    counts = Counter(column.label for column in columns)
-    for column in columns:
-        folder = column.records[0].get("folder")
-        if counts[column.label] > 1 and folder:
-            column.label = f"{folder}/{column.label}"
+        pe, has_seeds = group[0]["pe"], len({each.get("seed") for each in group}) == len(group)
+        if has_seeds and labels.count(label) == 1:
+            columns.append(Column(label, pe, group, key, may_differ))
+            continue
+        for record in group:
+            folder = f"{record.get('folder')}/" if runs[record["run"]] > 1 else ""
+            name = f"{folder}{record['run']}{suffix}"
+            columns.append(Column(name, pe, [record], key, may_differ))
     return columns
 
 
 def _label_suffix(record: dict, records: list[dict]) -> str:
     """Return a label's end: model, settings; records: one per column."""
     same = [other for other in records if other["pe"] == record["pe"]]
-    size, block_size, window = (record.get(name) for name in LABEL_KEYS[1:])
+    parts = []
+    for name, text in LABELS.items():
+        is_shown = name == "cache_window" or len({each.get(name) for each in same}) > 1
+        if is_shown and record.get(name) is not None:
+            parts.append(text.format(record[name]))
     equal = [each for each in same if setup_of(each)[:-1] == setup_of(record)[:-1]]
     found = {name: record["settings"].get(name) for name in differing_settings(equal)}
-    parts = [f"{name} {value}" for name, value in found.items() if value is not None]
-    if window is not None:
-        parts.insert(0, f"cache {window:,}")
-    if len({other["block_size"] for other in same}) > 1:
-        parts.insert(0, f"{block_size:,}")
-    if len({other.get("size") for other in same}) > 1:
-        parts.insert(0, f"{size}")
+    parts += [f"{name} {value}" for name, value in found.items() if value is not None]
     return "".join(f", {part}" for part in parts)
 
 
 def setup_of(record: dict) -> tuple:
-    """Return what a column's seeds share: LABEL_KEYS and recipe (JSON)."""
+    """Return what a column's seeds share: encoding, LABELS and recipe (JSON)."""
     recipe = {name: record.get(name) for name in RECIPE_KEYS}
     recipe["plugins"] = sorted((record.get("plugin") or {}).values())  # SHA-256 of the files
-    labels = (record.get(name) for name in LABEL_KEYS)
-    return (*labels, json.dumps(recipe, sort_keys=True))
+    labels = (record.get(name) for name in LABELS)
+    return (record["pe"], *labels, json.dumps(recipe, sort_keys=True))
 
 
 def differing_settings(records: list[dict]) -> list[str]:
@@ -199,34 +196,26 @@ def describe_differences(
     first = [column.records[0] for column in columns]
     models = _group(first, lambda each: by_model and (each.get("size"), each["block_size"]))
     names = sorted({name for group in models.values() for name in differing_settings(group)})
-    warning, sentence = "", ""
-    if wrong := [name for name in names if name not in may_differ]:
-        values = _describe_settings(columns, wrong)
-        what = "because the runs differ in more than encoding and seed"
-        warning = f"**Not comparable**, {what}: {values}."
-    if shown := [name for name in names if name in may_differ]:
-        sentence = f" Settings that differ: {_describe_settings(columns, shown)}."
-    return warning, sentence
+    wrong = [_describe_setting(name, columns) for name in names if name not in may_differ]
+    shown = [_describe_setting(name, columns) for name in names if name in may_differ]
+    what = "**Not comparable**, because the runs differ in more than encoding and seed: "
+    warning = f"{what}{'; '.join(wrong)}." if wrong else ""
+    return warning, f" Settings that differ: {'; '.join(shown)}." if shown else ""
 
 
-def _describe_settings(columns: list[Column], names: list[str]) -> str:
-    """Return settings as Markdown: "lr: 0.004 (cable), 0.008 (rope)".
+def _describe_setting(name: str, columns: list[Column]) -> str:
+    """Return a setting as Markdown: "lr: 0.004 (cable), 0.008 (rope)".
 
     Of many columns, those with the most frequent value are not listed.
     """
-    parts = []
-    for name in names:
-        labels = {}
-        for column in columns:
-            value = str(training_of(column.records[0]).get(name))
-            labels.setdefault(value, []).append(column.label)
-        ordered = sorted(labels.items(), key=lambda item: -len(item[1]))
+    by_value = _group(columns, lambda column: str(training_of(column.records[0]).get(name)))
+    texts = []
+    for value, found in sorted(by_value.items(), key=lambda item: -len(item[1])):
+        labels = f" ({', '.join(column.label for column in found)})"
+        is_listed = texts or len(columns) <= MAX_LISTED
         # Hashes are long, and dictionaries differ at any place.
-        values = [f"{value:.60} ({', '.join(found)})" for value, found in ordered]
-        if len(columns) > MAX_LISTED:
-            values[0] = f"{ordered[0][0]:.60}"
-        parts.append(f"{name}: {', '.join(values)}")
-    return escape_markdown("; ".join(parts))
+        texts.append(f"{value:.60}{labels if is_listed else ''}")
+    return escape_markdown(f"{name}: {', '.join(texts)}")
 
 
 def describe_models(columns: list[Column]) -> str:
@@ -282,17 +271,12 @@ def group_by_protocol(records: list[dict]) -> list[list[dict]]:
 
 
 def differing_texts(records: list[dict]) -> list[str]:
-    """Return data sets that differ in text, protocol or shortest length."""
-
-    def text(record):
-        shortest = min(map(int, record["lengths"]))
-        return json.dumps([record["data"], record.get("protocol"), shortest], sort_keys=True)
-
-    groups = _group(records, lambda record: record["data"]["dataset"])
-    return [name for name, group in groups.items() if len({*map(text, group)}) > 1]
+    """Return data sets on which runs were tested on other text, or by another protocol."""
+    names = Counter(group[0]["data"]["dataset"] for group in group_by_protocol(records))
+    return [name for name, count in names.items() if count > 1]
 
 
-def _group(records: list[dict], key: Callable) -> dict:
+def _group(records: list, key: Callable) -> dict[Any, list]:
     groups = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)

@@ -6,10 +6,9 @@ at the right, connected with their lines. Plots are PNGs, written to a file.
 
 import math
 import re
-import statistics
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -76,10 +75,11 @@ def by_length(
     y_scale: str = "log",
     x_label: str = "context (tokens)",
     close_up: bool = False,
+    **options,
 ) -> None:
     """Plot each column's mean against context length, with error bands.
 
-    close_up: add a panel of the lines close to the lowest.
+    close_up: add a panel of the lines close to the lowest. options: of draw_lines.
     """
     lines = []
     for column in columns:
@@ -92,16 +92,9 @@ def by_length(
     close = _close_to_lowest(lines)
     if close_up and MIN_CLOSE_LINES <= sum(bool(line.points) for line in close) < len(lines):
         panels.append((y_label, close))
-    draw_columns(columns, file, BANDS, panels, x_label, y_scale)
-
-
-def draw_columns(
-    columns: list[Column], file, note: str, panels, x_label: str, *scale, **options
-):
-    """Draw lines of columns, with models in the title, and training lengths."""
-    title = f"{describe_models(columns)}\n{note}".strip()
+    title = f"{describe_models(columns)}\n{BANDS}"
     trained_at = {column.trained_at for column in columns}
-    draw_lines(file, title, panels, x_label, *scale, trained_at=trained_at, **options)
+    draw_lines(file, title, panels, x_label, y_scale, trained_at=trained_at, **options)
 
 
 def _close_to_lowest(lines: list[Line]) -> list[Line]:
@@ -121,32 +114,23 @@ def cumulative_gradient(columns: list[Column], file) -> None:
 
     At the longest contexts. Receptive fields end at the dotted line.
     """
-    lines = []
+    curves = []
     for column in columns:
-        points = gradient_further_back(column.records)
-        drawn = [point for point in points if point[1] >= MIN_FRACTION]
-        lines.append(Line(column.label, column.pe, drawn))
+        records = [each | {"lengths": gradient_further_back(each)} for each in column.records]
+        curves.append(replace(column, records=records, key="fraction"))
     level = 1 - columns[0].records[0]["protocol"]["held"]
-    note = "dotted: end of the receptive field"
-    panels = [("fraction of the gradient further back", lines)]
-    draw_columns(columns, file, note, panels, "tokens back", marker="", level=level)
+    labels = "fraction of the gradient further back", "tokens back (field: to the dotted line)"
+    by_length(curves, file, labels[0], x_label=labels[1], marker="", level=level)
 
 
-def gradient_further_back(records: list[dict]) -> Points:
-    """Return (n, fraction beyond the last n tokens), mean over seeds.
-
-    At the longest context, for the n that all seeds have.
-    """
-    measured = {n for each in records for n, entry in each["lengths"].items() if entry}
-    longest = max(measured, key=int, default="")
-    entries = [record["lengths"].get(longest) for record in records]
-    curves = [entry["cumulative"] for entry in entries if entry]
-    shares = [dict(zip(curve["tokens"], curve["share"], strict=True)) for curve in curves]
-    return [
-        (n, 1 - statistics.mean(share[n] for share in shares))
-        for n in (shares[0] if shares else ())
-        if all(n in share for share in shares)
-    ]
+def gradient_further_back(record: dict) -> dict[str, dict]:
+    """Return {n: {"fraction": beyond the last n tokens}}, at the longest context."""
+    entries = {int(length): entry for length, entry in record["lengths"].items() if entry}
+    if not entries:
+        return {}
+    curve = entries[max(entries)]["cumulative"]
+    beyond = [(n, 1 - share) for n, share in zip(curve["tokens"], curve["share"], strict=True)]
+    return {str(n): {"fraction": rest} for n, rest in beyond if rest >= MIN_FRACTION}
 
 
 def speeds(result: dict, file) -> None:

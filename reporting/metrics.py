@@ -76,14 +76,14 @@ class Metric:
         known = [error for error in errors if error is not None]
         data = records[0]["data"]
         kind = f", {token_kind(records[0])}" if "tokenizer" in data else ""
-        text = self.template.format(
-            **data,
-            **records[0].get("protocol") or {},
-            text=f"{data['dataset']} ({data['split']}{kind})",
-            trained_at=join_numbers(record["block_size"] for record in records),
-            words=describe_protocol(records[0]),
-            tokens=number_range(entry.get("tokens", 0) for entry in entries),
-        )
+        values = data | (records[0].get("protocol") or {})
+        values |= {
+            "text": f"{data['dataset']} ({data['split']}{kind})",
+            "trained_at": join_numbers(record["block_size"] for record in records),
+            "words": describe_protocol(records[0]),
+            "tokens": number_range(entry.get("tokens", 0) for entry in entries),
+        }
+        text = self.template.format(**values)
         if known:
             text += self.error.format(max(known))
             text += ", unknown for a single window" if len(known) < len(errors) else ""
@@ -216,6 +216,17 @@ NDCG = Metric(
     y_label="nDCG@10 (percent)",
     best=max,
     judge=judges.judge_retrieval,
+)
+GAIN = Metric(  # of context_gain.gain_records
+    "Gain of context",
+    stem="context_gain",
+    schema=record_schema.OTHER,
+    key="value",
+    template="Gain of context in hundredths of a nat per token: loss with the shortest context "
+    "minus loss with the longest, of the same tokens of {text}, by their position in windows "
+    "inside documents, from half of it on; models trained with {trained_at} tokens of context",
+    y_label="gain of context (0.01 nats per token)",
+    x_name="position",
 )
 ACCURACY = Metric("HellaSwag accuracy", "hellaswag", record_schema.ACCURACY)
 SPEED = Metric("Speed", "bench", record_schema.SPEED)

@@ -71,8 +71,6 @@ def test_data_sets_on_which_models_are_tested_on_different_text():
     first, second = record("cable", {256: 4.0}), record("rope", {256: 5.0})
     elsewhere = {**record("alibi", {256: 5.0}), "data": {**first["data"], "dataset": "other"}}
     assert differing_texts([first, second, elsewhere]) == []
-    longer = record("rope", {512: 5.0})
-    assert differing_texts([first, longer, elsewhere]) == ["toy"]
     second["protocol"]["span"] = 512
     assert differing_texts([first, second, elsewhere]) == ["toy"]
 
