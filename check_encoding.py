@@ -5,9 +5,8 @@
     python check_encoding.py --pe cable                       # an encoding of this repository
 
 Prints a table of checks, each with the measured error and its bound, and the
-usual cause of the first failure. Takes less than a minute on one CPU core. Exit
-status: 0 if no check failed, 1 if one failed, 2 for invalid input. `python
-bench.py train --plugin my_encoding.py --encodings mine` measures the speed.
+usual cause of the first failure. Exit status: 0 if no check failed, 1 if one
+failed, 2 for invalid input.
 
 A class may define `reference_bias(self, x)`: the formula of the bias in NumPy,
 for x (B, T, C) float64, as an array that broadcasts to (B, H, T, T); later keys

@@ -9,9 +9,6 @@ acc_norm divides each by the length of the ending in characters. Text,
 tokenization and scores follow lm-evaluation-harness (EleutherAI), task
 hellaswag, zero-shot. As there, contexts are not preceded by <|endoftext|>,
 although documents were in training.
-
-Each run gets a JSON record next to its checkpoints,
-eval_hellaswag_validation.json or eval_hellaswag_{FILE}.json.
 """
 
 import hashlib

@@ -8,10 +8,8 @@
 The text is exactly that of the original files, including the spaces of every
 line, also if it is read from the hub. An article starts at its title, a line
 ` = Title = ` between blank lines, and ends before the next title. Only the blank
-line at the beginning of a file is left out.
-
-If the preparation is interrupted, run the same command to resume it. It writes
-the same bytes.
+line at the beginning of a file is left out. An interrupted preparation is
+resumed by the same command.
 """
 
 import functools

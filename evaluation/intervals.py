@@ -2,15 +2,10 @@
 
     ratio = perplexity_ratio([(entry, other), (entry_of_seed_2, other_of_seed_2)])
 
-Text: at most 32 segments of neighboring windows, which are not independent; a
-single window is cut at bins of positions. Segments are drawn with replacement,
-10,000 times with a fixed seed, the same ones for both entries. The percentile
-interval is widened by t / 1.96 * sqrt(n / (n - 1)) for n segments (Hesterberg
-2015: "expanded percentile interval").
-
-Seeds: the mean over seeds (of ratios: geometric). Half the width of its t
-interval over seeds and that of the interval over the text are added in
-quadrature. One seed: the interval covers the text only.
+docs/evaluation.md ("Verdicts") describes both, and how they are added. Widening
+a percentile interval by t / 1.96 * sqrt(n / (n - 1)), for n segments, is
+Hesterberg's "expanded percentile interval" (2015). Segments are at most 32; a
+single window is cut at bins of positions.
 """
 
 import math

@@ -88,11 +88,8 @@ class LoadedRun:
     def identity(self) -> dict:
         """Return what identifies the checkpoint and the computation."""
         model, checkpoint = self.model, self.checkpoint
-        identity = {
-            "pe": checkpoint["gpt"]["pe"],
-            "size": checkpoint["gpt"]["size"],
-            "block_size": checkpoint["gpt"]["block_size"],
-        }
+        network = checkpoint["gpt"]
+        identity = {name: network[name] for name in ("pe", "size", "block_size")}
         if not model.config.causal:
             identity["objective"] = "mlm"
         if not checkpoint["step"] and (steps := trained_steps(checkpoint)) is not None:

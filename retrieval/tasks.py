@@ -3,12 +3,7 @@
     task = load_task(None, "test")         # English MLDR: 200,000 documents, 800 queries
     task = load_task("data/mine", "test")  # a folder in BEIR's layout
 
-BEIR's layout (Thakur et al. 2021) is a folder with
-
-    corpus.jsonl      {"_id", "text", optionally "title"} per line
-    queries.jsonl     {"_id", "text"} per line
-    qrels/SPLIT.tsv   a header, then query, document and relevance (an integer), tab-separated
-
+docs/retrieval.md describes the files of BEIR's layout (Thakur et al. 2021).
 Documents without a judgment are irrelevant.
 """
 

@@ -1,20 +1,10 @@
 """A small record of each kind, and the paths of its values."""
 
-MODEL = {
-    "run": "cable",
-    "folder": "runs",
-    "pe": "cable",
-    "size": "quickstart",
-    "block_size": 256,
-    "step": 6,
-    "seed": 1,
-    "settings": {"lr": 1e-3},
-    "training_text": "0" * 64,
-    "parameters": 800_000,
-    "checkpoint_sha256": "0" * 64,
-    "dtype": "float32",
-    "attention": "dense",
-}
+NAMES = {"run": "cable", "folder": "runs", "pe": "cable", "size": "quickstart"}
+TRAINING = {"block_size": 256, "step": 6, "seed": 1, "settings": {"lr": 1e-3}}
+HASHES = {"training_text": "0" * 64, "checkpoint_sha256": "0" * 64}
+MODEL = NAMES | TRAINING | HASHES | {"parameters": 800_000}
+MODEL |= {"dtype": "float32", "attention": "dense"}
 DATA = {"dataset": "toy", "split": "val", "tokenizer": "bytes", "sha256": "0" * 64}
 SEGMENTS = {"name": "segments", "stride": None, "targets": None, "span": None, "overlap": 0.5}
 BATCH = {"model": "tiny", "micro_batch": 2, "device": "cpu", "dtype": "bfloat16"}
@@ -35,12 +25,8 @@ def perplexity() -> dict:
             "by_position": {"first": 0, "width": 64, "loss": [loss, None]},
         }
     protocol = SEGMENTS | {"spans": 4, "remainder": "counted"}
-    return MODEL | {
-        "cache_window": None,
-        "data": {**DATA},
-        "protocol": protocol,
-        "lengths": lengths,
-    }
+    text = {"cache_window": None, "data": {**DATA}, "protocol": protocol}
+    return MODEL | text | {"lengths": lengths}
 
 
 def masked() -> dict:
@@ -118,17 +104,7 @@ def losses() -> dict:
     return {"metric": "Training loss", "training": "pretraining", "runs": runs}
 
 
-KINDS = (
-    perplexity,
-    masked,
-    receptive_field,
-    recall,
-    retrieval,
-    accuracy,
-    speed,
-    compare,
-    losses,
-)
+KINDS = (perplexity, masked, receptive_field, recall, retrieval, accuracy, speed, compare, losses)
 
 
 def places(value, path=()):

@@ -34,9 +34,7 @@ def rounded(value):
 
 
 @pytest.mark.parametrize("program", EVALUATIONS)
-def test_two_ranks_write_the_record_of_one_process(
-    program, trained, data_dir, tmp_path, monkeypatch
-):
+def test_two_ranks_write_the_record_of_one(program, trained, data_dir, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PATH", search_path())
     flags = EVALUATIONS[program]

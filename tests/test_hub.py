@@ -207,9 +207,8 @@ def test_large_files_are_read_in_ranges(hub, tmp_path, refusal):
     assert not any(fault.times for fault in hub.faults)
     assert len({request for request in hub.requests if "cdn/" in request}) > 1
     shards = shards_of(tmp_path / "toy")
-    tokens = np.concatenate(
-        [np.frombuffer(shards[name], "<u2")[512:] for name in sorted(shards, key=lambda n: n[-10:])]
-    )
+    names = sorted(shards, key=lambda name: name[-10:])
+    tokens = np.concatenate([np.frombuffer(shards[name], "<u2")[512:] for name in names])
     expected = [token for text in texts for token in (256, *text.encode())]
     assert tokens.tolist() == expected
     hub.fail("GET", "cdn/.* bytes=[1-9]", times=FOREVER, ignore_range=True)

@@ -92,9 +92,7 @@ def test_first_shard_is_val_and_the_others_are_train(tmp_path, hub, kind):
         ("a row", "jsonl.gz"),
     ],
 )
-def test_interrupted_anywhere_it_resumes_to_the_same_bytes(
-    tmp_path, hub, monkeypatch, kind, moment
-):
+def test_interrupted_anywhere_it_writes_the_same_bytes(tmp_path, hub, monkeypatch, kind, moment):
     flags = source_flags(tmp_path, hub, kind)
     whole = contents(prepare(tmp_path / "whole" / "toy", *flags))
     flush, read_rows = shards.ShardWriter._flush, text_sources.read_rows

@@ -10,21 +10,13 @@ from conftest import documents_of
 
 import prepare_wikitext
 
-ARTICLES = [
-    [" = Lobster = ", " ", " A lobster ; naïve text . ", " "]
-    + [" = = Description = = ", " ", " It has claws . ", " ", " = = = Colour = = = ", " "]
-    + [" Blue . ", " "],
-    [
-        " = Constant k filter = ",
-        " ",
-        " The plots have ",
-        " = 1 rad / s and a nominal impedance k = ",
-    ]
-    + [" 1 Ω . ", " ", " = Qualified for the next round ", " ", " * = record = ", " "],
-    [" = E = mc² = ", " ", " Energy . ", " = no title , no blank before = ", " "]
-    + [" = no title , no blank after = ", " More . ", " ", " "],
-    [" = ! = ", " "],
-]
+LOBSTER = " = Lobster = | | A lobster ; naïve text . | | = = Description = = | | It has claws . | "
+LOBSTER += "| = = = Colour = = = | | Blue . | "
+FILTER = " = Constant k filter = | | The plots have | = 1 rad / s and a nominal impedance k = "
+FILTER += "| 1 Ω . | | = Qualified for the next round | | * = record = | "
+ENERGY = " = E = mc² = | | Energy . | = no title , no blank before = | "
+ENERGY += "| = no title , no blank after = | More . | | "
+ARTICLES = [text.split("|") for text in (LOBSTER, FILTER, ENERGY, " = ! = | ")]
 EXPECTED = ["".join(f"{line}\n" for line in lines) for lines in ARTICLES]
 LINES = [" ", *(line for lines in ARTICLES for line in lines)]
 

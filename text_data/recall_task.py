@@ -1,19 +1,10 @@
 """Recall task: sequences in which earlier tokens determine some later ones.
 
-Sequences consist of symbols, the token ids below SYMBOLS:
-
-    passage       8 symbols, filler, the same symbols; the last 6 count
-    associative   8 pairs of a key and a value, filler, the pairs in another
-                  order; the values count (multi-query associative recall,
-                  Arora et al. 2023, arXiv:2312.04927)
-    periodic      up to half a sequence, repeated to its end; all repeated
-                  symbols count. The curriculum: all sequences in the first
-                  half of training, then half of them; none in validation
-
-Filler is random symbols, or text with symbols in place of tokens, other ones in
-each sequence. The symbols of a passage, of the pairs or of a period differ and
-are not in the filler: each counted token followed the only earlier copy of its
-predecessor.
+Sequences consist of symbols, the token ids below SYMBOLS. docs/evaluation.md
+describes the kinds: passage, associative and periodic. The symbols of a passage,
+of the pairs or of a period differ and are not in the filler: each counted token
+followed the only earlier copy of its predecessor. Filler that is text has other
+symbols for its tokens in each sequence.
 
 There are no further tokens: with tied embeddings, those that are never
 predicted delay learning (`rope`: 350 steps, 900 with 320 embeddings). Sequences

@@ -20,9 +20,8 @@ def task(tmp_path):
         title = random.choice(WORDS)
         text = " ".join(random.choices(WORDS, k=random.randint(10, 18)))
         documents[f"d{n}"] = {"title": title, "text": text}
-    queries = {
-        f"q{n}": {"text": " ".join(documents[f"d{n}"]["text"].split()[3:6])} for n in range(12)
-    }
+    words = [documents[f"d{n}"]["text"].split()[3:6] for n in range(12)]
+    queries = {f"q{n}": {"text": " ".join(part)} for n, part in enumerate(words)}
     qrels = [(f"q{n}", f"d{n}", 1) for n in range(12)]
     qrels += [("q0", "d30", 2), ("q1", "d31", 0)]
     return write_task(tmp_path / "toy", documents, queries, qrels)

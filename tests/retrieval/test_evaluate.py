@@ -99,10 +99,8 @@ def test_recipe_separates_seeds_from_other_changes(exported, triplets, task, tmp
     assert len({first, *others, recipe()}) == 4
 
 
-@pytest.mark.parametrize("batch_tokens", [evaluate.BATCH_TOKENS, 1])
-def test_empty_texts_do_not_change_other_rankings(
-    finetuned, task, tmp_path, monkeypatch, batch_tokens
-):
+@pytest.mark.parametrize("size", [evaluate.BATCH_TOKENS, 1])
+def test_empty_texts_do_not_change_other_rankings(finetuned, task, tmp_path, monkeypatch, size):
     """Their vector is 0, in a batch with other texts and alone."""
     folder = shutil.copytree(finetuned("cable"), tmp_path / "cable")
     run_evaluate(task, "16", folder)
@@ -115,7 +113,7 @@ def test_empty_texts_do_not_change_other_rankings(
         with open(task / name, "a") as file:
             file.write(line)
     task.rename(tmp_path / "more")
-    monkeypatch.setattr(evaluate, "BATCH_TOKENS", batch_tokens)
+    monkeypatch.setattr(evaluate, "BATCH_TOKENS", size)
     run_evaluate(tmp_path / "more", "16", folder)
     record = read_json(folder / "eval_retrieval_more_test.json", "")
     assert record["lengths"]["16"]["by_question"][:12] == pytest.approx(before)

@@ -111,11 +111,8 @@ def test_sequences_depend_on_seed_and_step_only(windows, world_size, micro_batch
     whole = read_step(1, 6)
     assert torch.equal(read_step(world_size, micro_batch), whole)
     assert not torch.equal(read_step(1, 6, seed=6), whole)
-
-
-def test_another_step_has_other_sequences_of_the_same_window(windows):
     first, second = windows.batch([3], (1, 0, 0))[0], windows.batch([3], (1, 0, 6))[0]
-    assert not torch.equal(first, second)
+    assert not torch.equal(first, second)  # of the same window in another step
 
 
 def test_too_short_sequences_are_refused(windows):
