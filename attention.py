@@ -32,7 +32,7 @@ Legend: B batch, H heads, T queries, S keys, D head dimension.
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +53,7 @@ CHUNK_ELEMENTS = 2**23  # logits in one chunk of the dense path on a CPU: 32 MB 
 FULL_ROW_FACTOR = 4  # numbers held per logit by encodings that act on full rows
 # Larger chunks on a GPU: torch.compile takes half a second for each.
 GPU_CHUNK_FACTOR = 16
+CHECKPOINTING: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
 
 
 @dataclass(frozen=True)
@@ -87,20 +88,23 @@ class BiasInputs(NamedTuple):
     k_features: tuple[Tensor, ...]
 
 
+def accept(encoding: Encoding) -> None:
+    """Accept every encoding: a path has no reason against it."""
+
+
 @dataclass(frozen=True)
 class Path:
     """An implementation of attention; each layer has one.
 
     compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv): as `attend`.
     reason_against(encoding): why the path cannot compute it here, or None.
-        None: it computes all encodings.
     fused: whether inference without a bias needs no mask.
     fits(q, k, mask_spec): whether it computes a call, or else a general path.
     """
 
     name: str
     compute: Callable[..., Tensor]
-    reason_against: Callable[[Encoding], str | None] | None = None
+    reason_against: Callable[[Encoding], str | None] = accept
     fused: bool = False
     fits: Callable[[Tensor, Tensor, MaskSpec], bool] | None = None
 
@@ -228,8 +232,7 @@ def dense(
         return _dense_rows(q, k, v, bias_inputs, scale, mask_spec)
     compute_rows = _dense_rows
     if torch.is_grad_enabled():
-        options = {"use_reentrant": False, "preserve_rng_state": False}
-        compute_rows = functools.partial(checkpoint, _dense_rows, **options)
+        compute_rows = functools.partial(checkpoint, _dense_rows, **CHECKPOINTING)
     return _in_chunks(compute_rows, q, k, v, bias_inputs, scale, mask_spec)
 
 
@@ -535,7 +538,7 @@ def resolve_path(name: str, encoding: Encoding, device_type: str = "cpu") -> Pat
     if name not in PATHS:
         raise InputError(f"unknown attention path '{name}': use one of auto {' '.join(PATHS)}")
     path = PATHS[name]
-    if path.reason_against and (reason := path.reason_against(encoding)):
+    if reason := path.reason_against(encoding):
         raise InputError(
             f"the {name} attention path cannot compute {type(encoding).__name__}, because "
             f"{reason}: use auto or dense"

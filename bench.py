@@ -17,18 +17,7 @@ prepare    a jsonl or parquet file to shards, compared with tiktoken alone
 compare    ratios to other people's code; what is missing is named and skipped
 
 `rope` and `nope` are measured together with every other encoding, and cases are
-interleaved (docs/performance.md). Attention on a GPU is timed on the GPU.
-
-memory     bytes of a separate round: train: weights, gradients, AdamW's moments
-           and activations; attention: what the round allocates; generate: the
-           KV cache
-error      attention: the largest relative error of outputs and gradients,
-           compared with the dense path in float32
-
-On a GPU, train and attention also measure the Triton kernels (`cable triton`),
-and PyTorch's fused kernel pinned to one backend (`sdpa flash`, `cable cudnn`;
-train: of `rope` only); attention also FlexAttention (`cable flex`). Training
-measures an encoding without another fused path by the Triton kernels only.
+interleaved. docs/performance.md explains the columns, and what a GPU adds.
 """
 
 import os
@@ -38,6 +27,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -46,7 +36,7 @@ from runtime.files import write_json
 
 import torch
 
-from benchmarking import baselines, comparison
+from benchmarking import comparison
 from benchmarking.cases import BENCHMARKS, build_cases
 from benchmarking.setting import BASELINES, BenchmarkCase, Setting, interleave, make_entry
 from errors import InputError
@@ -108,13 +98,9 @@ class Config:
         if self.source and not (
             text_sources.table_format(Path(self.source)) and Path(self.source).is_file()
         ):
-            problems.append(
-                f"{self.source} is not a jsonl or parquet file: pass another --source"
-            )
+            problems.append(f"{self.source} is no jsonl or parquet file: pass another --source")
         if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", self.context) or min(self.contexts()) < 2:
-            problems.append(
-                f"context '{self.context}': pass token counts of at least 2, as in 512,1024"
-            )
+            problems.append(f"context '{self.context}': pass lengths above 1, as in 512,1024")
         for pe in self.names():
             try:
                 GPTConfig(size=self.model, pe=pe)
@@ -140,7 +126,7 @@ def main(argv=None):
         device, dtype = devices.select_device(config.device, config.dtype)
     record = devices.provenance(device)
     record |= {"processor": devices.cpu_name(), "cores": os.cpu_count()}
-    installed = filter(baselines.is_installed, ("transformers", "tiktoken", "pyarrow"))
+    installed = filter(find_spec, ("transformers", "tiktoken", "pyarrow"))
     record |= {name: version(name) for name in installed}
     if config.plugin:
         record["plugin"] = config.plugin
@@ -178,12 +164,9 @@ def measure(
     }
     if name == "train":
         result |= {"steps": config.steps, "micro_batches": config.micro_batches}
-    common = device, dtype, compiles, config.steps, config.micro_batches
-    shape = {"vocab_size": config.vocab_size}
-    settings = [
-        Setting(config.model, config.micro_batch, context, *common, shape)
-        for context in config.contexts()
-    ]
+    size, shape = (config.model, config.micro_batch), {"vocab_size": config.vocab_size}
+    common = device, dtype, compiles, config.steps, config.micro_batches, shape
+    settings = [Setting(*size, context, *common) for context in config.contexts()]
     if name == "compare":
         yield from compare(config, settings[0], result)
         return
@@ -308,15 +291,9 @@ def benchmark_preparation(config: Config) -> dict:
         f"median of {config.repeats}: {rates['pipeline']:,.0f} tokens/s to shards, "
         f"{rates['tiktoken']:,.0f} tokens/s by tiktoken alone, ratio {ratio:.3f}"
     )
-    return {
-        "source": source.name,
-        "tokenizer": config.tokenizer,
-        "documents": len(texts),
-        "tokens": tokens,
-        "tokens_per_second": rates,
-        "ratio": ratio,
-        "seconds": seconds,
-    }
+    result = {"source": source.name, "tokenizer": config.tokenizer, "documents": len(texts)}
+    result |= {"tokens": tokens, "tokens_per_second": rates, "ratio": ratio}
+    return result | {"seconds": seconds}
 
 
 if __name__ == "__main__":

@@ -28,39 +28,11 @@ from errors import InputError
 from hf_interop import exported_code, pretrained
 from hf_interop.tokenizer import build_tokenizer
 from model import GPT
-from pe_spec import PeSpec
 from text_data.tokenizer import run_tokenizer
 
 HERE = Path(__file__).parent
-README = """---
-{metadata}
----
-
-# {name}
-
-{network} with the positional encoding `{pe}`: {description},
-trained at {block_size} tokens, step {step}.
-{parameters}
-Tokenizer: {tokenizer}; checkpoint SHA-256 {sha256}.
-
-```python
-from transformers import {auto}, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{name}"{trust})  # this folder
-model = {auto}.from_pretrained("{name}"{trust})
-{use}
-```
-
-Made with transformers {transformers}. {note}
-
-## Citation
-
-```yaml
-{citation}```
-"""
-
 AUTO_CLASSES = {True: "AutoModelForCausalLM", False: "AutoModelForMaskedLM"}  # causal: class
-EXAMPLES = {  # of the README, like the notes
+EXAMPLES = {  # of the README
     True: """\
 # In training, every document began with this token.
 inputs = tokenizer(tokenizer.eos_token + "Once upon a time", return_tensors="pt")
@@ -69,14 +41,6 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))""",
 inputs = tokenizer("Once upon a <|mask|>", return_tensors="pt")
 print(tokenizer.decode(model(**inputs).logits[0, -1].argmax()))""",
 }
-NOTES = {
-    True: "`generate` uses transformers' KV cache; a padded batch is read again for every token.",
-    False: "`AutoModel` returns the hidden states of the last layer, for embeddings of texts.",
-}
-NOTE_ON_CODE = """
-`dtype=torch.bfloat16` works; the parameters of the encoding and of norms stay float32.
-Loading the model calls `torch.set_flush_denormal(True)`, for speed on a CPU."""
-NETWORKS = {"gpt2": "GPT-2", "llama": "Llama"}
 
 
 @dataclass
@@ -104,7 +68,6 @@ def main(argv=None):
         raise InputError(f"{out} already holds files: remove it, or choose another --out_dir")
     trained, checkpoint = load_model(run, torch.device("cpu"), causal=None)
     tokenizer = run_tokenizer(run, checkpoint)
-    check_encoding(trained.config.encodings)
     exported = plugins.plugins_of(trained.config.encodings)
     for plugin in exported:
         exported_code.check_plugin(plugin, exported_code.modules_with(exported))
@@ -125,16 +88,6 @@ def main(argv=None):
         set_default_permissions(folder)
     print(f"{out}: {network.describe()}")
     print(f"{network.parameter_count():,} parameters")
-
-
-def check_encoding(encodings: PeSpec) -> None:
-    """Raise InputError if an encoding's module is not exported."""
-    for cls, _ in encodings:
-        if cls.__module__ not in (*exported_code.MODULES, *plugins.LOADED):
-            raise InputError(
-                f"the encoding {cls.names[0]} is defined in {cls.__module__}, which is not "
-                "exported: move its class to a module of more_encodings/, or to a plugin"
-            )
 
 
 def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
@@ -165,10 +118,9 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
         weights["lm_head.weight"] = trained.output_embeddings
     model.model.load_state_dict(weights)
     if config.causal:
-        end = tokenizer.eot
-        model.generation_config = transformers.GenerationConfig(
-            bos_token_id=end, eos_token_id=end, pad_token_id=end
-        )
+        names = ("bos_token_id", "eos_token_id", "pad_token_id")
+        end = dict.fromkeys(names, tokenizer.eot)
+        model.generation_config = transformers.GenerationConfig(**end)
     return model
 
 
@@ -183,11 +135,11 @@ def format_readme(
     from huggingface_hub import ModelCardData
 
     config, source = network.config, checkpoint["config"]
-    limit = "Any context length. "
+    limit = "Any context length."
     if network.max_context is not None:
-        limit = f"Contexts of up to {network.max_context} tokens. "
+        limit = f"Contexts of up to {network.max_context} tokens."
     elif config.causal:
-        limit = "Any context length; lm_eval cuts at 2,048 tokens unless max_length is set.\n"
+        limit = "Any context length; lm_eval cuts at 2,048 tokens unless max_length is set."
     tags = ["positional-encoding", "length-extrapolation"]
     tags += dict.fromkeys(cls.names[0] for cls, _ in config.encodings)
     metadata = ModelCardData(
@@ -197,18 +149,16 @@ def format_readme(
         pipeline_tag="text-generation" if config.causal else "fill-mask",
         tags=[*tags, "custom_code"] if has_code else tags,
     )
-    notes = [limit, "It has the class that was imported."]
-    if has_code:
-        notes = [limit, NOTES[config.causal], NOTE_ON_CODE]
-    notes += [
-        f"\n\n`{plugin.module}.py` defines the encoding {', '.join(plugin.names)}. It is a copy of "
+    notes = [
+        f"\n`{plugin.module}.py` defines the encoding {', '.join(plugin.names)}. It is a copy of "
         f"{plugin.path.name} (SHA-256 {plugin.sha256}).\n"
         for plugin in exported
     ]
-    return README.format(
+    card = (HERE / "hf_interop" / "model_card.txt").read_text(encoding="utf-8")
+    return card.format(
         metadata=metadata.to_yaml(),
         name=name,
-        network=NETWORKS[config.block],
+        network={"gpt2": "GPT-2", "llama": "Llama"}[config.block],
         auto=AUTO_CLASSES[config.causal],
         trust=", trust_remote_code=True" if has_code else "",
         use=EXAMPLES[config.causal],
@@ -216,11 +166,12 @@ def format_readme(
         description=network.describe().split(";")[0],
         block_size=config.block_size,
         step=checkpoint["step"],
-        parameters=f"{network.parameter_count():,} parameters.",
+        parameters=network.parameter_count(),
         tokenizer=checkpoint["data"]["tokenizer"],
         sha256=checkpoint["sha256"],
         transformers=transformers.__version__,
         citation=(HERE / "CITATION.cff").read_text(encoding="utf-8"),
+        limit=limit,
         note="".join(notes),
     )
 

@@ -43,46 +43,39 @@ class LayerCache:
         features = list(k_features)
         for n, all_tokens in zip(kept, stored, strict=True):
             features[n] = all_tokens if k_features[n].dim() == 4 else all_tokens[..., 0]
-        self._keep_latest(k_features)
-        return [all_k, all_v, *features]
-
-    def _keep_latest(self, k_features: tuple[Tensor, ...]) -> None:
         latest = [feature[:, :, -1:] for feature in k_features]
         if self.position is None:  # copies, because a slice keeps those of all tokens in memory
             self.latest = [feature.clone() for feature in latest]
         else:  # compiled code needs the same tensors in every step
             for old, new in zip(self.latest, latest, strict=True):
                 old.copy_(new)
+        return [all_k, all_v, *features]
 
     def store(self, new: list[Tensor]) -> list[Tensor]:
         """Append tensors (B|1, H|1, T, D); return all S tokens."""
         if self.position is not None:
-            return self._write(new, self.position)
-        return self._slide(new, self.window) if self.window else self._append(new)
-
-    def _write(self, new: list[Tensor], position: Tensor) -> list[Tensor]:
-        for buffer, x in zip(self.buffers, new, strict=True):
-            buffer.index_copy_(2, position, x.to(buffer.dtype))
-        return self.buffers
-
-    def _slide(self, new: list[Tensor], window: int) -> list[Tensor]:
-        self.length += new[0].size(2)
-        if not self.buffers:
-            self.buffers = new
-        else:
-            kept = min(window - 1, self.buffers[0].size(2))
-            self.buffers = [
-                torch.cat([buffer[:, :, buffer.size(2) - kept :], x], 2)
-                for buffer, x in zip(self.buffers, new, strict=True)
-            ]
-        return self.buffers
-
-    def _append(self, new: list[Tensor]) -> list[Tensor]:
+            for buffer, x in zip(self.buffers, new, strict=True):
+                buffer.index_copy_(2, self.position, x.to(buffer.dtype))
+            return self.buffers
         start = self.length
         self.length += new[0].size(2)
+        return self._slide(new, self.window) if self.window else self._append(new, start)
+
+    def _slide(self, new: list[Tensor], window: int) -> list[Tensor]:
+        if self.buffers:
+            kept = min(window - 1, self.buffers[0].size(2))
+            pairs = zip(self.buffers, new, strict=True)
+            new = [torch.cat([old[:, :, old.size(2) - kept :], x], 2) for old, x in pairs]
+        self.buffers = new
+        return new
+
+    def _append(self, new: list[Tensor], start: int) -> list[Tensor]:
         if not self.buffers:
             assert self.capacity is not None, "a cache needs a capacity or a window"
-            self.buffers = [self._allocate(x, self.capacity) for x in new]
+            for x in new:
+                wide = at_least_float32(x[:0]) if x.device.type == "cpu" else x
+                shape = *x.shape[:2], self.capacity, x.size(3)
+                self.buffers.append(x.new_zeros(shape, dtype=wide.dtype))
         for buffer, x in zip(self.buffers, new, strict=True):
             buffer[:, :, start : self.length] = x
         if start == 0:
@@ -91,12 +84,6 @@ class LayerCache:
         if new[0].size(2) == 1:
             return tokens
         return [x.to(y.dtype) for x, y in zip(tokens, new, strict=True)]
-
-    @staticmethod
-    def _allocate(x: Tensor, capacity: int) -> Tensor:
-        """Return zeros for `capacity` tokens like x."""
-        dtype = at_least_float32(x.new_empty(0)).dtype if x.device.type == "cpu" else x.dtype
-        return x.new_zeros(*x.shape[:2], capacity, x.size(3), dtype=dtype)
 
     def last(self) -> tuple[Tensor, ...] | None:
         """Return the latest key features (B|1, H|1, 1[, N]), or None."""
@@ -116,9 +103,7 @@ class Cache:
     """
 
     def __init__(self, model, capacity: int | None = None, window: int | None = None):
-        self.layers = [
-            LayerCache(capacity, window, layer.running_features) for layer in model.posenc
-        ]
+        self.layers = [LayerCache(capacity, window, x.running_features) for x in model.posenc]
         self.capacity = capacity
         self.position: Tensor | None = None
 

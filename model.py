@@ -109,18 +109,10 @@ class GPTConfig:
             self.size = next((size for size, known in SIZES.items() if known == shape), CUSTOM)
             problems = self._shape_problems()
         if not problems:
-            is_llama = self.block == "llama"
-            self._fill(
-                {
-                    "n_kv_head": self.n_head,
-                    "head_dim": self.n_embd // self.n_head,
-                    "n_inner": -(-8 * self.n_embd // 3 // 64) * 64
-                    if is_llama
-                    else 4 * self.n_embd,
-                    "qk_norm": is_llama,
-                    "qkv_bias": not is_llama,
-                }
-            )
+            is_llama, C = self.block == "llama", self.n_embd
+            self._fill({"n_kv_head": self.n_head, "head_dim": C // self.n_head})
+            self._fill({"n_inner": -(-8 * C // 3 // 64) * 64 if is_llama else 4 * C})
+            self._fill({"qk_norm": is_llama, "qkv_bias": not is_llama})
         try:
             self.encodings = pe_spec.parse(self.pe, self.causal)  # not a field
         except InputError as error:
@@ -160,7 +152,7 @@ class GPTConfig:
             )
         if self.n_kv_head and self.n_head > 0 and self.n_head % self.n_kv_head:
             problems.append(
-                f"n_kv_head is {self.n_kv_head}: it must divide the {self.n_head} heads equally"
+                f"n_kv_head is {self.n_kv_head}: it must divide {self.n_head} heads"
             )
         return problems
 
@@ -290,19 +282,17 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.config = config
-        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
-        self.token_count = config.vocab_size  # see set_vocabulary
-        shape = (config.n_head, config.n_embd, config.block_size, config.n_layer)
+        V, C = config.vocab_size, config.n_embd
+        self.wte = nn.Embedding(V, C)
+        self.token_count = V  # see set_vocabulary
+        shape = (config.n_head, C, config.block_size, config.n_layer)
         self.posenc = pe_spec.build(config.encodings, *shape, config.causal)
         limits = [layer.max_context for layer in self.posenc if layer.max_context is not None]
         # The longest sequence that the encoding supports; None: no limit.
         self.max_context: int | None = min(limits, default=None)
         self.h = pe_spec.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = make_norm(config)
-        is_tied = config.tied
-        self.lm_head = (
-            None if is_tied else nn.Linear(config.n_embd, config.vocab_size, bias=False)
-        )
+        self.lm_head = None if config.tied else nn.Linear(C, V, bias=False)
         self.attention_paths = attention.resolve_paths(config.attention, self.posenc)
         self.activation_checkpointing = False
         self.init_weights()
@@ -422,9 +412,7 @@ class GPT(nn.Module):
         for layer, (block, encoding, path) in enumerate(layers):
             context = pos, encoding, path, cache and cache.layers[layer], lengths
             if recompute:
-                x = checkpoint(
-                    block, x, *context, use_reentrant=False, preserve_rng_state=False
-                )
+                x = checkpoint(block, x, *context, **attention.CHECKPOINTING)
             else:
                 x = block(x, *context)
         return x
@@ -460,9 +448,8 @@ class GPT(nn.Module):
 
     def _cross_entropies(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Return cross-entropies (B, t) of hidden (B, t, C)."""
-        losses = cross_entropies(
-            hidden.flatten(0, 1), self.output_embeddings, targets.flatten()
-        )
+        weight = self.output_embeddings
+        losses = cross_entropies(hidden.flatten(0, 1), weight, targets.flatten())
         return losses.view_as(targets)
 
     def clamp_parameters_(self) -> None:
@@ -492,10 +479,8 @@ class GPT(nn.Module):
         matrices = {m.weight for m in self.modules() if isinstance(m, nn.Linear | nn.Embedding)}
         decay = [p for p in self.parameters() if p in matrices]
         no_decay = [p for p in self.parameters() if p not in matrices]
-        return [
-            {"params": decay, "weight_decay": weight_decay},
-            {"params": no_decay, "weight_decay": 0.0},
-        ]
+        decaying = {"params": decay, "weight_decay": weight_decay}
+        return [decaying, {"params": no_decay, "weight_decay": 0.0}]
 
     def describe(self) -> str:
         """Return a summary in one line."""

@@ -55,13 +55,11 @@ class PeSpec:
         return (part for parts in self.parts.values() for part in parts)
 
 
+Spec = str | PeSpec
+
+
 def build(
-    spec: str | PeSpec,
-    heads: int,
-    width: int,
-    block_size: int,
-    layers: int,
-    causal: bool = True,
+    spec: Spec, heads: int, width: int, block_size: int, layers: int, causal: bool = True
 ) -> ModuleList[Encoding]:
     """Return an encoding per layer; layers share equal parts of scope "model".
 
@@ -75,6 +73,7 @@ def build(
             f"the pattern {spec.text} has {len(pattern)} layers, but the model has {layers}: "
             f"use at most {layers}"
         )
+    shape = heads, width, block_size
     shared, encodings = {}, {}  # instances of scope "model"; the encoding of each layer
     for layer_spec, parts in spec.parts.items():
         numbers = [n for n in range(layers) if pattern[n % len(pattern)] == layer_spec]
@@ -84,9 +83,7 @@ def build(
             count = 1 if cls.scope == "model" else len(numbers)
             instances = shared.get(key)
             if instances is None:
-                instances = [
-                    _make(cls, options, heads, width, block_size) for _ in range(count)
-                ]
+                instances = [_make(cls, options, *shape) for _ in range(count)]
                 for instance in instances if not causal else ():
                     instance.set_bidirectional()
             if cls.scope == "model":
@@ -119,9 +116,7 @@ def _make(cls, options: dict, heads: int, width: int, block_size: int) -> Encodi
         return rope
     encoding = make(count)
     if encoding.window_size is not None:
-        raise InputError(
-            f"{cls.names[0]} has a sliding window, which acts on all heads: remove heads"
-        )
+        raise InputError(f"{cls.names[0]} is a window, which acts on all heads: remove heads")
     for buffer, of_all_heads in zip(encoding.buffers(), make(heads).buffers(), strict=True):
         buffer.copy_(of_all_heads[tuple(map(slice, buffer.shape))])
     return SomeHeads(encoding, count, heads)
@@ -151,10 +146,8 @@ def parse(spec: str, causal: bool = True) -> PeSpec:
     bidirectional form.
     """
     pattern = layer_specs(spec)
-    parsed, problems = {}, []
-    for layer in dict.fromkeys(pattern):
-        parsed[layer], layer_problems = _parse_parts(layer, causal)
-        problems += layer_problems
+    problems: list[str] = []
+    parsed = {layer: _parse_parts(layer, causal, problems) for layer in dict.fromkeys(pattern)}
     result = PeSpec(spec, pattern, parsed)
     for part in result:
         if part[0].embed is not Encoding.embed and any(part not in x for x in parsed.values()):
@@ -167,9 +160,9 @@ def parse(spec: str, causal: bool = True) -> PeSpec:
     return result
 
 
-def _parse_parts(spec: str, causal: bool) -> tuple[list[Part], list[str]]:
-    """Return one layer's classes with options, and the problems with them."""
-    parsed, problems = [], []
+def _parse_parts(spec: str, causal: bool, problems: list[str]) -> list[Part]:
+    """Return one layer's classes with options; add the problems with them."""
+    parsed: list[Part] = []
     for part in spec.split("+"):
         name, _, words = part.partition(":")
         if name not in ENCODINGS:
@@ -178,18 +171,12 @@ def _parse_parts(spec: str, causal: bool) -> tuple[list[Part], list[str]]:
             close = difflib.get_close_matches(name.lower(), ENCODINGS, 1)
             hint = f"did you mean {close[0]}? " if close else ""
             known = f"{' '.join(sorted(ENCODINGS))}, or pass --plugin FILE for your own"
-            problems.append(
-                f"unknown positional encoding '{name}': {hint}choose one of {known}"
-            )
+            problems.append(f"unknown positional encoding '{name}': {hint}use one of {known}")
             continue
         cls = ENCODINGS[name]
         if not causal and not cls.supports_bidirectional:
-            problems.append(
-                f"{name} supports decoders only: use another encoding for an encoder"
-            )
-        options, option_problems = _parse_options(name, cls, words) if words else ({}, [])
-        problems += option_problems
-        parsed.append((cls, options))
+            problems.append(f"{name} supports decoders only: use another one for an encoder")
+        parsed.append((cls, _parse_options(name, cls, words, problems)))
     for hook in ("embed", "rotate", "logits_transform", "sink"):
         unused = getattr(Encoding, hook)
         acting = [cls for cls, _ in parsed if getattr(cls, hook) is not unused]
@@ -200,7 +187,7 @@ def _parse_parts(spec: str, causal: bool) -> tuple[list[Part], list[str]]:
                     f"{' and '.join(names)} cannot be combined, both act on {hook}: "
                     "choose one of them"
                 )
-    return parsed, problems
+    return parsed
 
 
 def _register_more() -> None:
@@ -209,9 +196,9 @@ def _register_more() -> None:
         importlib.import_module("more_encodings")
 
 
-def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict, list[str]]:
-    """Return the options of "option=value,..." and the problems with them."""
-    options, problems = {}, []
+def _parse_options(name: str, cls: type[Encoding], words: str, problems: list[str]) -> dict:
+    """Return the options of "option=value,..."; add the problems with them."""
+    options = {}
     parameters = inspect.signature(cls).parameters.values()
     known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
     known += HEAD_OPTIONS if _acts_on_heads(cls) else ()
@@ -236,7 +223,7 @@ def _parse_options(name: str, cls: type[Encoding], words: str) -> tuple[dict, li
         problems.append(f"{name}: heads_percent is {options['heads_percent']}: use 1 to 100")
     if options.keys() >= {*HEAD_OPTIONS}:
         problems.append(f"{name}: heads and heads_percent exclude each other: use one of them")
-    return options, problems
+    return options
 
 
 def _acts_on_heads(cls: type[Encoding]) -> bool:

@@ -36,6 +36,7 @@ from operators.elementary import register, sin_cos
 
 ENCODINGS: dict[str, type["Encoding"]] = {}  # --pe name -> class
 FeaturePair = tuple[tuple, tuple]  # of queries, of keys
+Parts = list[tuple["Encoding", tuple, tuple]]  # encodings with their features
 ARGUMENTS = {
     "rotate": "(self, q, k, pos, q_features, k_features)",
     "logits_transform": "(self, logits, bias, q, k, scale, d, mask, q_features, k_features)",
@@ -139,9 +140,7 @@ class Encoding(nn.Module):
         """Switch to bidirectional attention, for an encoder."""
         self.causal = False
 
-    def split(
-        self, q_features: tuple, k_features: tuple
-    ) -> list[tuple["Encoding", tuple, tuple]]:
+    def split(self, q_features: tuple, k_features: tuple) -> Parts:
         """Return (part, its query features, its key features) of all parts."""
         return [(self, q_features, k_features)]
 
@@ -375,9 +374,8 @@ class T5(DistanceBias):
         buckets = self.buckets if self.causal else self.buckets // 2
         exact = buckets // 2
         distance = d.abs()
-        log_ratio = (distance.clamp(min=exact) / exact).log() / math.log(
-            self.max_distance / exact
-        )
+        longest = math.log(self.max_distance / exact)
+        log_ratio = (distance.clamp(min=exact) / exact).log() / longest
         logarithmic = (exact + log_ratio * (buckets - exact)).floor().clamp(max=buckets - 1)
         bucket = torch.where(distance < exact, distance, logarithmic).long()
         return self.table[h, bucket + buckets * (d < 0)]

@@ -51,9 +51,8 @@ class Config(SamplingConfig):
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("run", "run folder or checkpoint file")
-    )
+    positional = ("run", "run folder or checkpoint file")
+    config = cli.parse(Config, argv, __doc__, positional=positional)
     device, dtype = devices.select_device(config.device, config.dtype)
     model, checkpoint = load_model(config.run[0], device)
     prepare_generation(model, dtype, config.compile)
@@ -71,9 +70,7 @@ def main(argv=None):
             return
         except UnicodeError as error:
             print()
-            raise InputError(
-                f"the prompt is not text in UTF-8 ({error}): type another"
-            ) from None
+            raise InputError(f"the prompt is not UTF-8 ({error}): type another") from None
         complete(model, tokenizer, prompt, config, device, dtype)
 
 
@@ -103,9 +100,8 @@ def complete(
             print(decode(token), end="", flush=True)
     print()
     seconds = time.perf_counter() - start
-    print(
-        f"{count} tokens in {seconds:.1f} s, {count / seconds:,.0f} tokens/s", file=sys.stderr
-    )
+    rate = f"{count / seconds:,.0f} tokens/s"
+    print(f"{count} tokens in {seconds:.1f} s, {rate}", file=sys.stderr)
 
 
 if __name__ == "__main__":

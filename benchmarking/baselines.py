@@ -26,20 +26,7 @@ from model import GPT, GPTConfig
 NANOGPT = "NANOGPT"  # environment variable: folder of a clone
 
 
-def is_installed(module: str) -> bool:
-    """Return whether Python finds a module."""
-    return find_spec(module) is not None
-
-
-def forgetting_eager(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias_inputs: attention.BiasInputs,
-    scale: float,
-    mask_spec: attention.MaskSpec,
-    packed_qkv: Tensor | None = None,
-) -> Tensor:
+def _forgetting_eager(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None) -> Tensor:
     """Compute causal attention of `fox` as its authors' reference for their kernels.
 
     Holds logits, biases and weights of all pairs: (B, H, T, T). Arguments: as
@@ -54,7 +41,7 @@ def forgetting_eager(
 def eager_fox(config: GPTConfig) -> GPT:
     """Return our network of `fox` with the attention of its authors."""
     model = GPT(dataclasses.replace(config, pe="fox"))
-    path = attention.Path("forgetting-eager", forgetting_eager)
+    path = attention.Path("forgetting-eager", _forgetting_eager)
     model.attention_paths = (path,) * config.n_layer
     return model
 
@@ -65,9 +52,9 @@ def make_transformers_model(config: GPTConfig, positions: int) -> Any:
     positions: the longest text in tokens. The llama block is a Llama, `rope` a
     GPT-NeoX that rotates whole heads, and all others are compared with GPT-2.
     """
-    import transformers
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, logging
 
-    transformers.logging.set_verbosity_error()
+    logging.set_verbosity_error()
     shape = {  # GPT2Config translates these names to its own
         "vocab_size": config.vocab_size,
         "max_position_embeddings": positions,
@@ -76,25 +63,18 @@ def make_transformers_model(config: GPTConfig, positions: int) -> Any:
         "num_attention_heads": config.n_head,
         "bos_token_id": None,
         "eos_token_id": None,
+        "tie_word_embeddings": True,
     }
+    kind = "gpt2"
     if config.block == "llama":
+        kind = "llama"
         shape |= {"intermediate_size": config.n_inner, "num_key_value_heads": config.n_kv_head}
-        return transformers.LlamaForCausalLM(
-            transformers.LlamaConfig(tie_word_embeddings=True, **shape)
-        )
-    if config.pe != "rope":
-        return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape))
-    rotation = {"rope_type": "default", "rope_theta": 10_000, "partial_rotary_factor": 1.0}
-    return transformers.GPTNeoXForCausalLM(
-        transformers.GPTNeoXConfig(
-            intermediate_size=4 * config.n_embd,
-            hidden_act="gelu_new",
-            rope_parameters=rotation,
-            use_parallel_residual=False,
-            tie_word_embeddings=True,
-            **shape,
-        )
-    )
+    elif config.pe == "rope":
+        kind = "gpt_neox"
+        rotation = {"rope_type": "default", "rope_theta": 10_000, "partial_rotary_factor": 1.0}
+        shape |= {"rope_parameters": rotation, "intermediate_size": 4 * config.n_embd}
+        shape |= {"hidden_act": "gelu_new", "use_parallel_residual": False}
+    return AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**shape))
 
 
 class OtherNetwork(nn.Module):
@@ -130,10 +110,8 @@ def llama(config: GPTConfig) -> OtherNetwork:
 
 def authors_cable(config: GPTConfig) -> OtherNetwork:
     """Return the CABLE authors' network. Raises InputError if Python does not find it."""
-    if not is_installed("Cable"):
-        raise InputError(
-            "module Cable is missing: add src of github.com/axiomlab/Cable to PYTHONPATH"
-        )
+    if find_spec("Cable") is None:
+        raise InputError("no module Cable: add github.com/axiomlab/Cable/src to PYTHONPATH")
     from Cable import Cable  # pyright: ignore[reportMissingImports]
 
     network = Cable(config)

@@ -142,9 +142,7 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     sampling.prepare_generation(model, setting.dtype, setting.compile)
     prompt, new_tokens = generation_task(setting, model.config.vocab_size)
     # The first new token comes from reading the prompt, which is not timed.
-    options = sampling.SamplingConfig(
-        max_new_tokens=new_tokens + 1, temperature=0, compile=setting.compile
-    )
+    options = sampling.SamplingConfig(new_tokens + 1, temperature=0, compile=setting.compile)
 
     def prepare():
         steps = sampling.generate(model, [prompt], options, -1, setting.device, setting.dtype)
@@ -186,9 +184,8 @@ def evaluation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
             losses(*batch)
 
     def measure(seconds: float):
-        return {
-            "memory": weights_of(model) + devices.measure_peak_memory(forward, setting.device)
-        }
+        peak = devices.measure_peak_memory(forward, setting.device)
+        return {"memory": weights_of(model) + peak}
 
     flops = model.flops_per_token(setting.context) / 3
     return {pe: BenchmarkCase(lambda: forward, batch[0].numel(), measure, flops)}

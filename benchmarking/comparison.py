@@ -109,16 +109,12 @@ def evaluate(pe: str, setting: Setting) -> Pair:
 
 
 # What is compared, the encoding, with what, and the function that returns the pair.
+STEP = "training step"
 ROWS: list[tuple[str, str, str, Callable[[str, Setting], Pair]]] = [
-    ("training step", "learnable", "nanoGPT", partial(train, baselines.nanogpt)),
-    ("training step", "cable-v1", "CABLE authors", partial(train, baselines.authors_cable)),
-    (
-        "training step",
-        "fox",
-        "Forgetting Transformer, eager",
-        partial(train, baselines.eager_fox),
-    ),
-    ("training step", f"rope{LLAMA}", "transformers", partial(train, baselines.llama)),
+    (STEP, "learnable", "nanoGPT", partial(train, baselines.nanogpt)),
+    (STEP, "cable-v1", "CABLE authors", partial(train, baselines.authors_cable)),
+    (STEP, "fox", "Forgetting Transformer, eager", partial(train, baselines.eager_fox)),
+    (STEP, f"rope{LLAMA}", "transformers", partial(train, baselines.llama)),
     ("generation", f"rope{LLAMA}", "transformers", generate),
     ("generation", "learnable", "transformers", generate),
     ("generation", "rope", "transformers", generate),
@@ -152,12 +148,6 @@ def measure_rows(setting: Setting, repeats: int, skipped: dict[str, str]) -> Ite
         prepare = {"ours": ours.prepare, "theirs": theirs.prepare}
         prepare["product"] = lambda: lambda: factors[0] @ factors[1]
         seconds = interleave(prepare, repeats, setting.device, label)
-        yield {
-            "task": task,
-            "encoding": name,
-            "against": against,
-            "tokens": ours.tokens,
-            "flops": ours.flops * ours.tokens if ours.flops else None,
-            "product_flops": 2 * size**3,
-            "seconds": seconds,
-        }
+        row = {"task": task, "encoding": name, "against": against, "tokens": ours.tokens}
+        row["flops"] = ours.flops * ours.tokens if ours.flops else None
+        yield row | {"product_flops": 2 * size**3, "seconds": seconds}

@@ -124,9 +124,8 @@ def describe_total(costs: list[Cost], trainings: list[tuple]) -> list[str]:
     trainings: configs and costs, of which the smallest is measured on a CPU.
     """
     flops = sum(cost.flops for cost in costs)
-    times = ", ".join(
-        f"{describe_seconds(flops / speed)} on {name}" for name, speed in machines()
-    )
+    named = [f"{describe_seconds(flops / speed)} on {name}" for name, speed in machines()]
+    times = ", ".join(named)
     if trainings and not torch.cuda.is_available():
         config, cost = min(trainings, key=lambda pair: pair[1].flops_per_token)
         if speed := measure_cpu(config, cost.model.config.vocab_size):

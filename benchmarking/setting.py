@@ -19,16 +19,13 @@ from tqdm import tqdm
 import attention
 import posenc
 import triton_attention.flex  # noqa: F401, registers the paths "triton" and "flex"
-from errors import InputError
 from model import GPT, GPTConfig
 
 BASELINES = ("rope", "nope")  # encodings that every benchmark measures
 # Paths that are compared with that of "auto" where they support the encoding.
 # They are tried before they are timed, and left out if the hardware fails.
-PATHS = {
-    "cpu": ("dense", "sdpa/flash"),
-    "cuda": ("dense", "sdpa/flash", "sdpa/cudnn", "triton", "flex"),
-}
+PATHS: dict[str, tuple[str, ...]] = {"cpu": ("dense", "sdpa/flash")}
+PATHS["cuda"] = (*PATHS["cpu"], "sdpa/cudnn", "triton", "flex")
 # Longest context of a compiled dense path: each chunk is compiled separately.
 DENSE_CONTEXT = 8192
 SEED = 1
@@ -38,19 +35,16 @@ SEED = 1
 class Setting:
     """What all cases of a benchmark have in common."""
 
-    model: str
-    """size of the model"""
+    model: str  # size
     micro_batch: int
     context: int
     device: torch.device
     dtype: torch.dtype
     compile: bool
-    steps: int = 1
-    """train: optimizer steps of a round"""
-    micro_batches: int = 1
-    """train: micro-batches of an optimizer step"""
+    steps: int = 1  # train: optimizer steps of a round
+    micro_batches: int = 1  # train: of an optimizer step
+    # settings of GPTConfig that replace those of the size, such as n_layer
     shape: dict[str, Any] = field(default_factory=dict)
-    """settings of GPTConfig that replace those of the size, such as n_layer"""
 
     def build_model(self, pe: str, block_size: int, path: str = "auto") -> GPT:
         """Return a model with random weights on the device."""
@@ -61,21 +55,14 @@ class Setting:
     def paths(self, encoding: posenc.Encoding) -> dict[str, str]:
         """Return the attention paths to compare: ending of a case's name -> path."""
         automatic = attention.resolve_path("auto", encoding, self.device.type).name
-        others = (name for name in PATHS[self.device.type] if name != automatic)
-        supported = [name for name in others if self.supports(name, encoding)]
+        others = {*PATHS[self.device.type]} - {automatic}
+        if encoding.bias is None:
+            others -= {"dense", "flex"}
+        if self.compile and self.context > DENSE_CONTEXT:
+            others -= {"dense"}
+        names = [path for path in PATHS[self.device.type] if path in others]
+        supported = [x for x in names if not attention.PATHS[x].reason_against(encoding)]
         return {"": automatic} | {ending(name): name for name in supported}
-
-    def supports(self, path: str, encoding: posenc.Encoding) -> bool:
-        """Return whether a path computes an encoding, and is worth a comparison."""
-        if path in ("dense", "flex") and encoding.bias is None:
-            return False
-        if path == "dense" and self.compile and self.context > DENSE_CONTEXT:
-            return False
-        try:
-            attention.resolve_path(path, encoding)
-        except InputError:
-            return False
-        return True
 
     def backends(self) -> dict[str, str]:
         """Return the backends of PyTorch's fused kernel to compare on a GPU, as `paths`."""
@@ -101,18 +88,19 @@ def ending(path: str) -> str:
 
 @dataclass
 class BenchmarkCase:
-    """One thing to time."""
+    """One thing to time.
+
+    prepare: prepares a round, untimed, and returns the function to time.
+    measure: returns further fields of the entry, such as memory in bytes, from
+        the median of a round.
+    path: attention: value of --attention that selects what is timed.
+    """
 
     prepare: Callable[[], Callable[[], object]]
-    """prepares a round, untimed, and returns the function to time"""
-    tokens: int
-    """tokens per round"""
+    tokens: int  # per round
     measure: Callable[[float], dict] | None = None
-    """returns further fields of the entry, such as memory in bytes, from the median of a round"""
-    flops: float | None = None
-    """FLOPs per token, if defined"""
+    flops: float | None = None  # per token, if defined
     path: str | None = None
-    """attention: value of --attention that selects what is timed"""
 
     def is_supported(self, name: str) -> bool:
         """Run the case once. Print the error and return False if it fails."""

@@ -293,8 +293,7 @@ def _sum_of_products(factors: Iterable) -> Tensor:
 
 def _triton_bias(encoding, q_features: tuple, k_features: tuple) -> Tensor:
     """Return the bias (B|1, H, T, T) by the formulas of the Triton kernels."""
-    numbers = vars(bias_from_encoding(encoding, q_features, k_features, H))
-    kind = numbers["kind"]
+    kind, numbers = bias_from_encoding(encoding, q_features, k_features, H)
     require(kind in KINDS[1:], f"the kind '{kind}' is none of {', '.join(KINDS[1:])}")
     d = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
     if kind == "distance":

@@ -20,6 +20,7 @@ from errors import InputError
 from kv_cache import LayerCache
 
 LAYERS, HEADS, WIDTH, CONTEXT = 2, 4, 64, 128
+Past = LayerCache | None
 
 
 class Block(nn.Module):
@@ -31,9 +32,7 @@ class Block(nn.Module):
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
-    def forward(
-        self, x: Tensor, pos: Tensor, encoding, path, past: LayerCache | None
-    ) -> Tensor:
+    def forward(self, x: Tensor, pos: Tensor, encoding, path, past: Past) -> Tensor:
         """Return the output (B, T, C) for x (B, T, C) at positions pos (T,)."""
         normed = self.norm_1(x)
         qkv = self.qkv(normed).unflatten(-1, (3, HEADS, -1))  # (B, T, 3, H, D)

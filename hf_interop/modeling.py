@@ -56,11 +56,8 @@ class PosencConfig(PreTrainedConfig):
     """
 
     model_type = "posenc-gpt"
-    attribute_map = {
-        "hidden_size": "n_embd",
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-    }
+    attribute_map = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer"}
+    attribute_map |= {"num_attention_heads": "n_head"}
     tie_word_embeddings = True
 
 
@@ -112,9 +109,8 @@ class PosencPreTrained(PreTrainedModel):
     def _init_weights(self, module):
         """Compute an encoding's buffers again: no file has them."""
         c = self.model.config
-        fresh = pe_spec.build(
-            c.encodings, c.n_head, c.n_embd, c.block_size, c.n_layer, c.causal
-        )
+        shape = c.n_head, c.n_embd, c.block_size, c.n_layer
+        fresh = pe_spec.build(c.encodings, *shape, c.causal)
         for own, new in zip(self.model.posenc.modules(), fresh.modules(), strict=True):
             if own is module:
                 for name, buffer in new.named_buffers(recurse=False):
@@ -301,9 +297,7 @@ def check_weights(name_or_path: str | Path, arguments: dict) -> None:
         return  # transformers reports a missing config.json
     hashes = config.get("weights_sha256") or {}
     if not isinstance(hashes, dict) or any(Path(name).name != name for name in hashes):
-        raise OSError(
-            f"{name_or_path}: weights_sha256 in config.json is corrupt: export it again"
-        )
+        raise OSError(f"weights_sha256 in {name_or_path}/config.json is corrupt: export again")
     for name, sha256 in hashes.items():
         try:
             path = cached_file(name_or_path, name, **location)
@@ -361,9 +355,7 @@ def check_positions(
         mask = attention_mask.long()
     is_row = position_ids.shape in (mask.shape, (1, mask.size(1)), (mask.size(1),))
     if not is_row or ((position_ids - start - mask.cumsum(1) + 1) * mask).any():
-        raise ValueError(
-            "position_ids other than 0, 1, 2, … of each text are not supported: leave them out"
-        )
+        raise ValueError("position_ids other than 0, 1, 2, … are not supported: leave them out")
 
 
 class CacheAdapter(Cache):

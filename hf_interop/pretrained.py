@@ -8,7 +8,6 @@ if config := original_config(run, checkpoint["gpt"]):  # None under another enco
 Weights are read from safetensors and keep their dtype.
 """
 
-import fnmatch
 import json
 import os
 import re
@@ -97,11 +96,8 @@ def tokenizer_of(name: str, folder: Path | None, model: GPT) -> tuple[str, dict[
     """
     found, vocab_size, files = "gpt2", GPT2_VOCABULARY, {}
     if folder and model.config.block != "gpt2":
-        names = os.listdir(folder)
-        if not any(fnmatch.filter(names, pattern) for pattern in TOKENIZER_FILES):
-            raise InputError(
-                f"{name} has no tokenizer.json: copy it from the model's repository"
-            )
+        if not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
+            raise InputError(f"{name} has no tokenizer.json: copy it from the model's source")
         tokenizer = make_tokenizer(f"hf:{name}", tuple)
         found, vocab_size, files = tokenizer.name, tokenizer.vocab_size, tokenizer.files
     if model.config.vocab_size < vocab_size:
@@ -232,8 +228,7 @@ def _original_weights(model: GPT) -> dict[str, Tensor]:
     """Return copies of the weights under transformers' names."""
     c = model.config
     heads = (c.n_head, c.n_kv_head, c.n_kv_head)
-    # of joined matrices
-    rows = {2: [c.n_inner] * 2, 3: [count * c.head_dim for count in heads]}
+    rows = {2: [c.n_inner] * 2, 3: [n * c.head_dim for n in heads]}  # of joined matrices
     prefix = "transformer." if c.block == "gpt2" else "model."
     weights = {}
     for ours, tensor in model.state_dict().items():

@@ -37,11 +37,8 @@ ROPE_TYPES = {  # rope_type -> encoding
     "llama3": "rope-llama3:",
     "yarn": "yarn:ramp=released,",
 }
-ROPE_OPTIONS = {
-    "rope_theta": "base",
-    "factor": "factor",
-    "original_max_position_embeddings": "length",
-}
+ROPE_OPTIONS = {"rope_theta": "base", "factor": "factor"}
+ROPE_OPTIONS |= {"original_max_position_embeddings": "length"}
 # Further rope settings, with the value that the encodings have.
 ROPE_CONSTANTS = {
     "low_freq_factor": 1,
@@ -68,18 +65,15 @@ def settings_of(name: str, content: dict) -> dict:
         config = CONFIG_MAPPING[kind].from_dict(content)
     except Exception as error:  # of the many checks of transformers
         reason = " ".join(str(error).split())[:120]
-        raise InputError(
-            f"'{name}' has a wrong config.json ({reason}): copy it again"
-        ) from None
+        raise InputError(f"{name}/config.json is wrong ({reason}): copy it again") from None
     for key, values in SUPPORTED.items():
         if getattr(config, key, values[0]) not in values:
             raise InputError(
                 f"'{name}' has {key} {getattr(config, key)}, but only "
                 f"{' or '.join(map(str, values))} is supported: name another model"
             )
-    found = {
-        ours: getattr(config, key) for key, ours in SETTINGS.items() if hasattr(config, key)
-    }
+    known = [key for key in SETTINGS if hasattr(config, key)]
+    found = {SETTINGS[key]: getattr(config, key) for key in known}
     if kind == "gpt2":
         return found | {"block": "gpt2", "pe": "learnable"}
     return found | {"block": "llama", "pe": _join_layers(_encodings(name, config))}
@@ -103,9 +97,8 @@ def _rope(name: str, parameters: dict) -> str:
     """Return the --pe string of transformers' rope_parameters."""
     kind = parameters["rope_type"]
     if kind not in ROPE_TYPES:
-        raise InputError(
-            f"'{name}' has the rope_type {kind}: use a model with one of {', '.join(ROPE_TYPES)}"
-        )
+        known = " or ".join(ROPE_TYPES)
+        raise InputError(f"'{name}' has the rope_type {kind}: use a model with {known}")
     options = []
     for key, value in parameters.items():
         if key in ROPE_OPTIONS and value == int(value):

@@ -48,9 +48,8 @@ class PaTH(Encoding):
             # token first.
             right = (x @ block_w.mT).masked_fill(index > query, 0)  # (B, H, T, tokens)
             system = (block_w @ block_w_beta.mT).triu(1)
-            u = torch.linalg.solve_triangular(
-                system, right.mT, upper=True, unitriangular=True
-            ).mT
+            solve = torch.linalg.solve_triangular
+            u = solve(system, right.mT, upper=True, unitriangular=True).mT
             later = (k[:, :, keys] @ block_w_beta.mT).triu(1)  # H_s acts on keys before s
             blocks.append(x @ k[:, :, keys].mT - u @ later.mT)
             x = x - u @ block_w_beta

@@ -56,9 +56,8 @@ class NTKAware(PositionInterpolation):
     names = ("rope-ntk",)
 
     def frequencies(self, width, device):
-        return frequencies(
-            width, self.base * self.factor ** (width / max(1, width - 2)), device
-        )
+        base = self.base * self.factor ** (width / max(1, width - 2))
+        return frequencies(width, base, device)
 
 
 class YaRN(PositionInterpolation):
@@ -90,9 +89,7 @@ class YaRN(PositionInterpolation):
     ):
         super().__init__(heads, channels, block_size, factor=factor, base=base)
         if ramp == "released" and base == 1:
-            raise InputError(
-                "yarn: ramp=released has no ramp for base=1: use a base of at least 2"
-            )
+            raise InputError("yarn: ramp=released has no ramp for base=1: use a larger base")
         self.length = length or block_size
         self.ramp = ramp
         self.attention_factor = 0.1 * math.log(factor) + 1

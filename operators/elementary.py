@@ -30,9 +30,8 @@ def register(name, schema, function, fake, backward=None, setup_context=None):
     """Register posenc::name, unless a copy in an exported model did."""
     if hasattr(torch.ops.posenc, name):
         return
-    operator = torch.library.custom_op(
-        f"posenc::{name}", function, mutates_args=(), schema=schema
-    )
+    custom_op = torch.library.custom_op
+    operator = custom_op(f"posenc::{name}", function, mutates_args=(), schema=schema)
     operator.register_fake(fake)
     if backward is not None:
         operator.register_autograd(backward, setup_context=setup_context)

@@ -17,10 +17,8 @@ LAYERS = (
     *("reporting", "benchmarking", "retrieval scores", "programs"),
 )
 RANKS = {part: rank for rank, layer in enumerate(LAYERS) for part in layer.split()}
-PATHS = [
-    *ROOT.glob("*.py"),
-    *(path for part in RANKS for path in (ROOT / part).glob("**/*.py")),
-]
+FOLDERS = [ROOT / part for part in RANKS]
+PATHS = [*ROOT.glob("*.py"), *(path for each in FOLDERS for path in each.glob("**/*.py"))]
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in PATHS
@@ -50,9 +48,8 @@ def diagram() -> str:
     reachable, lines = {}, ["```mermaid", "flowchart TD"]
     for part in RANKS:  # from the lowest
         paths = [path for name, path in MODULES.items() if part_of(name) == part]
-        others = {part_of(name) for path in paths for name in imported_modules(path)} & {
-            *reachable
-        }
+        imported = set().union(*map(imported_modules, paths))
+        others = {*map(part_of, imported)} & reachable.keys()
         indirect = set().union(*(reachable[other] for other in others))
         reachable[part] = indirect | others
         lines += [f"    {part} --> {other}" for other in RANKS if other in others - indirect]

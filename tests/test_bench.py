@@ -118,10 +118,9 @@ def test_seconds_and_ratios_with_a_simulated_clock(monkeypatch):
     seconds = bench.interleave(prepared, 3, torch.device("cpu"), "")
     assert calls == ["prepare a", "a", "prepare b", "b"] * 4
     assert seconds == {"a": [4, 2, 1], "b": [4, 8, 6]}
-    case = BenchmarkCase(None, 12, lambda: {"memory": 7}, flops=100)
-    assert make_entry(
-        "a", case, {"a": [4, 2, 1], "rope": [4, 8, 6], "a dense": [1, 1, 9]}, peak=1e4
-    ) == {
+    case = BenchmarkCase(None, 12, lambda seconds: {"memory": 7}, flops=100)
+    seconds = {"a": [4, 2, 1], "rope": [4, 8, 6], "a dense": [1, 1, 9]}
+    assert make_entry("a", case, seconds, peak=1e4) == {
         "seconds": [4, 2, 1],
         "tokens": 12,
         "tokens_per_second": 6,
@@ -231,13 +230,11 @@ def test_triton_and_backends_are_compared_with_their_counterparts():
 
 def test_training_measures_triton_instead_of_the_dense_path(monkeypatch, tmp_path):
     """As on a GPU, for an encoding whose only other path is dense: it has no row of its own."""
-    monkeypatch.setattr(
-        Setting,
-        "paths",
-        lambda _, encoding: (
-            {"": "dense" if "fire" in encoding.names else "sdpa"} | {" triton": "dense"}
-        ),
-    )
+
+    def paths(_, encoding):
+        return {"": "dense" if "fire" in encoding.names else "sdpa", " triton": "dense"}
+
+    monkeypatch.setattr(Setting, "paths", paths)
     record = measure(tmp_path, "train --encodings fire,cable --context 8 --repeats 1")
     names = ["rope", "nope", "cable", *(f"{pe} triton" for pe in ("rope", "nope", "fire", "cable"))]
     assert list(record["train"]["contexts"]["8"]) == names
@@ -256,12 +253,8 @@ def test_out_of_memory_does_not_stop_other_encodings(monkeypatch, capsys):
     measured, full = [], ["alibi"]
     for result in bench.measure("eval", config, torch.device("cpu"), torch.float32):
         measured.append([pe for pe, entry in result["contexts"]["8"].items() if entry])
-    assert measured == [
-        ["rope", "nope"],
-        ["rope", "nope", "cable"],
-        ["rope", "nope", "cable"],
-        ["rope", "nope", "cable", "fox"],
-    ]
+    three = ["rope", "nope", "cable"]
+    assert measured == [three[:2], three, three, [*three, "fox"]]
     assert result["contexts"]["8"]["fox"]["others"].keys() == {"rope", "nope"}
     assert result["contexts"]["8"]["alibi"] is None
     assert capsys.readouterr().out == "eval of alibi at 8 tokens does not fit into the GPU\n"

@@ -252,11 +252,8 @@ def test_initial_weights_match_the_table():
     assert_close(model.posenc[0].step.weight.std(), torch.tensor(0.02), rtol=0.1, atol=0)
     assert_close(model.h[3].mlp.c_fc.weight.std(), torch.tensor(0.02), rtol=0.02, atol=0)
     assert_close(model.h[3].mlp.c_proj.weight.std(), torch.tensor(0.02 / 4), rtol=0.02, atol=0)
-    assert all(
-        not m.bias.any()
-        for m in model.modules()
-        if isinstance(m, torch.nn.Linear | torch.nn.LayerNorm)
-    )
+    kinds = torch.nn.Linear | torch.nn.LayerNorm
+    assert not any(m.bias.any() for m in model.modules() if isinstance(m, kinds))
     tokens = torch.randint(V, (4, 32))
     assert abs(model(tokens, tokens.roll(1)).item() - math.log(V)) < 0.2
 
@@ -275,11 +272,3 @@ def test_numbers_below_one_are_refused():
         GPTConfig(n_head=0, n_layer=-1, n_inner=0)
     lines = [f"{name} is {n}: it must be" for name, n in (("n_layer", -1), ("n_head", 0))]
     assert all(line in str(error.value) for line in [*lines, "n_inner is 0: it must be"])
-
-
-def test_attn_scale():
-    model, tokens = make_model("nope"), torch.randint(V, (1, 9))
-    same = make_model("nope", attn_scale=8**-0.5)  # the default, 1 / sqrt(D)
-    other = make_model("nope", attn_scale=1.0)
-    assert torch.equal(model(tokens), same(tokens))
-    assert not torch.equal(model(tokens), other(tokens))

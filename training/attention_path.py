@@ -9,7 +9,6 @@ with the dense path: nobody has tested every GPU. Of named paths only `flex` is
 checked, which compiles each encoding's formula and supports not all.
 """
 
-import contextlib
 import dataclasses
 import itertools
 from importlib.util import find_spec
@@ -74,10 +73,10 @@ def fastest_path(encoding: Encoding, config, hopper: bool = False) -> attention.
         order = HOPPER_ROTATION_ORDER if hopper and not is_refused else ROTATION_ORDER
     # Its gradients use atomic additions, and Triton compiles it.
     has_flex = not config.deterministic and find_spec("triton") is not None
-    for path in order:
-        with contextlib.suppress(InputError):
-            if path != "flex" or has_flex:
-                return attention.resolve_path(path, encoding)
+    for name in order if has_flex else order[:-1]:  # flex is the last
+        path = attention.PATHS[name]
+        if path.reason_against(encoding) is None:
+            return path
     return attention.DENSE
 
 

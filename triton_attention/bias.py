@@ -10,9 +10,18 @@ For a query at position i and a key at position j, with d = i - j:
 
 S_i - S_j is taken before anything is rounded. In bidirectional attention it
 becomes -|S_i - S_j|, and a table has entries for both signs of d.
-"""
 
-from dataclasses import dataclass
+The numbers of all heads are float32; only ends of pieces get no gradients:
+
+    s_i     (B|1, H|1, T), s_j: (B|1, H|1, S), for decays
+    g       (B|1, H|1, T|1), for decays and piecewise-linear
+    table   (H|1, N), for distance and piecewise-linear. If causal, N >= S and
+            entries start at distance 0; else N = 2 S - 1 and at -(S - 1)
+    pieces  (H, 3, K), for piecewise-linear, K a power of 2: the K - 1 ascending
+            ends of the pieces, then infinity; slopes; intercepts. g and the
+            table are >= 0 then, g never increases with the position, and the
+            table never decreases with d. Causal only
+"""
 
 import torch
 from torch import Tensor
@@ -21,38 +30,8 @@ from posenc import Encoding
 
 # An operator's argument `kind` is an index into this tuple.
 KINDS = ("none", "decay", "log-decay", "distance", "piecewise-linear")
-
-
-@dataclass
-class Bias:
-    """The bias of all heads, in float32; only ends of pieces get no gradients.
-
-    s_i: (B|1, H|1, T), s_j: (B|1, H|1, S), for decays.
-    g: (B|1, H|1, T|1), for decays and piecewise-linear.
-    table: (H|1, N), for distance and piecewise-linear. If causal, N >= S and
-        entries start at distance 0; else N = 2 S - 1 and at -(S - 1).
-    pieces: (H, 3, K), for piecewise-linear, K a power of 2: the K - 1 ascending
-        ends of the pieces, then infinity; slopes; intercepts. g and the table
-        are >= 0 then, g never increases with the position, and the table never
-        decreases with d. Causal only.
-    """
-
-    kind: str = "none"
-    s_i: Tensor | None = None
-    g: Tensor | None = None
-    s_j: Tensor | None = None
-    table: Tensor | None = None
-    pieces: Tensor | None = None
-
-    def expand_features(
-        self, B: int, H: int, T: int, S: int, unused: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return s_i, g (B, H, T) and s_j (B, H, S); `unused` for None."""
-
-        def expand(x: Tensor | None, length: int) -> Tensor:
-            return unused if x is None else x.float().expand(B, H, length)
-
-        return expand(self.s_i, T), expand(self.g, T), expand(self.s_j, S)
+NAMES = ("s_i", "g", "s_j", "table", "pieces")
+Bias = tuple[str, dict[str, Tensor]]  # kind, numbers by name
 
 
 def bias_from_encoding(
@@ -60,11 +39,12 @@ def bias_from_encoding(
 ) -> Bias:
     """Return the bias of an encoding for its features."""
     if encoding.bias is None:
-        return Bias()
+        return "none", {}
     assert encoding.triton_bias is not None, "the kernels do not support the encoding"
     device = k_features[0].device
     # FIRE's pieces are products of weights, which autocast would round.
     with torch.autocast(device.type, enabled=False):
         h = torch.arange(heads, device=device)
         kind, numbers = encoding.triton_bias(q_features, k_features, h)
-    return Bias(kind, **numbers)
+    assert all(name in NAMES for name in numbers), f"use numbers named {', '.join(NAMES)}"
+    return kind, numbers

@@ -1,6 +1,6 @@
 """fused_attention: attention with a bias by the Triton kernels.
 
-bias = Bias("decay", s_i=s, g=g, s_j=s)                  # or bias_from_encoding(...)
+bias = "decay", {"s_i": s, "g": g, "s_j": s}             # or bias_from_encoding(...)
 y = fused_attention(q, k, v, bias, scale=D**-0.5)        # causal; q, k, v (B, H, T, D)
 """
 
@@ -34,7 +34,7 @@ def fused_attention(
 
     q: (B, H, T, D), bf16, f16 or f32; the queries are the last T of S tokens.
     k, v: (B, G, S, D), G a divisor of H: consecutive heads share them.
-    bias: its gradients with respect to a table need T = S.
+    bias: see bias.py; its gradients with respect to a table need T = S.
     scale: factor of the logits, usually D**-0.5.
     causal, window_size: see attention.MaskSpec.
     skip_tolerance: fraction of a row's weight that may be skipped, where a
@@ -43,43 +43,45 @@ def fused_attention(
     Returns (B, H, T, D) in the dtype of q, in memory (B, T, H, D).
     Raises InputError for arguments that the kernels do not support.
     """
-    _check(q, k, bias, causal)
+    kind, numbers = bias
+    table, pieces = numbers.get("table"), numbers.get("pieces")
+    _check(q, k, table, pieces, causal)
     B, H, T, D = q.shape
     S = k.size(2)
     unused = q.new_empty(0, dtype=torch.float32)
-    s_i, g, s_j = bias.expand_features(B, H, T, S, unused)
-    table = unused if bias.table is None else bias.table.float().expand(H, -1).contiguous()
-    pieces = unused if bias.pieces is None else bias.pieces.float().contiguous()
+    s_i, g, s_j = (
+        numbers[name].float().expand(B, H, count) if name in numbers else unused
+        for name, count in (("s_i", T), ("g", T), ("s_j", S))
+    )
+    table = unused if table is None else table.float().expand(H, -1).contiguous()
+    pieces = unused if pieces is None else pieces.float().contiguous()
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     kept = q.new_empty(0, dtype=torch.int32)
-    if window_size is None and bias.kind == "decay" and skip_tolerance > 0:
+    if window_size is None and kind == "decay" and skip_tolerance > 0:
         kept = tile_skipping.kept_tiles(q, k, s_i, g, s_j, scale, causal, skip_tolerance)
     if packed_qkv is not None and T == S:
         q, k, v = packed_qkv.unflatten(-1, (3, H, D)), q.new_empty(0), q.new_empty(0)
-    kind, window = KINDS.index(bias.kind), window_size or operators.NO_WINDOW
+    window = window_size or operators.NO_WINDOW
     inputs = q, k, v, s_i, g, s_j, table, pieces, kept
-    return torch.ops.posenc.attention(*inputs, kind, scale, causal, window)[0]
+    return torch.ops.posenc.attention(*inputs, KINDS.index(kind), scale, causal, window)[0]
 
 
-def _check(q: Tensor, k: Tensor, bias: Bias, causal: bool) -> None:
+def _check(q, k, table: Tensor | None, pieces: Tensor | None, causal: bool) -> None:
     """Raise InputError for arguments that the kernels do not support."""
     B, H, T, D = q.shape
-    S, table = k.size(2), bias.table
+    S = k.size(2)
     is_on_gpu = q.is_cuda or INTERPRETED.value
     _require(is_on_gpu, "a GPU, not {}, or TRITON_INTERPRET=1, which is slow", q.device)
     heads = "at most {:,} heads of all sequences together, not {:,}"
     _require(B * H <= MAX_HEADS, heads, MAX_HEADS, B * H)
+    columns = MIN_HEAD_DIM, MAX_HEAD_DIM, D
     is_supported = MIN_HEAD_DIM <= D <= MAX_HEAD_DIM
-    _require(
-        is_supported, "head dimensions from {} to {}, not {}", MIN_HEAD_DIM, MAX_HEAD_DIM, D
-    )
+    _require(is_supported, "head dimensions from {} to {}, not {}", *columns)
     _require(q.dtype in DTYPES, "bfloat16, float16 or float32, not {}", q.dtype)
     _require(T <= S, "a key for each query, not {} queries and {} keys", T, S)
-    if bias.pieces is not None:
-        limit = operators.MAX_PIECES - 1
-        _require(
-            bias.pieces.size(-1) <= limit + 1, "at most {:,} units in FIRE's network", limit
-        )
+    if pieces is not None:
+        limit, count = operators.MAX_PIECES - 1, pieces.size(-1) - 1
+        _require(count <= limit, "at most {:,} units in FIRE's network", limit)
         _require(causal, "causal attention for FIRE")
     if table is not None:
         learns = table.requires_grad and torch.is_grad_enabled()

@@ -126,25 +126,21 @@ def _evaluate_pieces(r, pieces, first_piece, last_piece, NUM_PIECES: tl.constexp
         above = r > tl.load(pieces + piece - 1)
         piece_slope = tl.load(pieces + NUM_PIECES + piece)
         slope = tl.where(above, piece_slope, slope)
-        value = tl.where(
-            above, piece_slope * r + tl.load(pieces + 2 * NUM_PIECES + piece), value
-        )
+        intercept = tl.load(pieces + 2 * NUM_PIECES + piece)
+        value = tl.where(above, piece_slope * r + intercept, value)
     return slope, value
 
 
 @triton.jit
-def _load_tile(
-    x, rows, count, stride, channels, D: tl.constexpr, all_inside: tl.constexpr = False
-):
-    """Load rows of a matrix (count, D), zeros past its ends."""
-    if all_inside and channels.shape[0] == D:
-        return tl.load(x + rows.to(tl.int64)[:, None] * stride + channels[None, :])
+def _load_tile(x, rows, count, stride, columns, D: tl.constexpr, inner: tl.constexpr = False):
+    """Load rows of a matrix (count, D), zeros past its ends; inner: there are none."""
+    pointers = x + rows.to(tl.int64)[:, None] * stride + columns[None, :]
+    if inner and columns.shape[0] == D:
+        return tl.load(pointers)
     inside = rows[:, None] < count
-    if channels.shape[0] != D:
-        inside = inside & (channels[None, :] < D)
-    return tl.load(
-        x + rows.to(tl.int64)[:, None] * stride + channels[None, :], mask=inside, other=0.0
-    )
+    if columns.shape[0] != D:
+        inside = inside & (columns[None, :] < D)
+    return tl.load(pointers, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -174,12 +170,10 @@ def _log2(x):
 
 
 @triton.jit
-def _load_vector(
-    x, indices, count, stride, used: tl.constexpr, all_inside: tl.constexpr = False
-):
+def _load_vector(x, indices, count, stride, used: tl.constexpr, inner: tl.constexpr = False):
     """Load one number per token; zeros past the end, or if unused."""
     if used:
-        if all_inside:
+        if inner:
             return tl.load(x + indices * stride)
         return tl.load(x + indices * stride, mask=indices < count, other=0.0)
     return tl.zeros((indices.shape[0],), tl.float32)
@@ -279,9 +273,8 @@ def attention_forward(
     # rows past the last query attend to nothing
     row_sum = tl.maximum(tl.sum(row_sum, 1), 1e-30)
     _store_tile(Y + (batch * T * H + head) * D, y / row_sum[:, None], t, T, H * D, channels, D)
-    tl.store(
-        LSE + tl.program_id(1).to(tl.int64) * T + t, row_max + tl.log2(row_sum), mask=t < T
-    )
+    LSE += tl.program_id(1).to(tl.int64) * T
+    tl.store(LSE + t, row_max + tl.log2(row_sum), mask=t < T)
 
 
 @triton.jit
@@ -318,9 +311,8 @@ def attention_backward_rows(
     uses_g: tl.constexpr = decays or kind == PIECEWISE_LINEAR
     grad_g: tl.constexpr = uses_g and g_learns
     grad_s_i: tl.constexpr = s_learns and (kind == LOG_DECAY or (decays and not causal))
-    needs_residue: tl.constexpr = (
-        decays and s_learns and not grad_s_i
-    ) or kind == PIECEWISE_LINEAR
+    only_s_j: tl.constexpr = decays and s_learns and not grad_s_i
+    needs_residue: tl.constexpr = only_s_j or kind == PIECEWISE_LINEAR
     K += batch * k_b + head // SHARED * k_h
     V += batch * v_b + head // SHARED * v_h
     S_J += batch * sj_b + head * sj_h
@@ -556,9 +548,8 @@ def attention_backward_distances(
                 d_intercepts += tl.where(is_number, tl.sum(in_piece), 0.0)
             dz *= slope * g
         total += dz
-    program = ((tl.program_id(2) * H + head) * tl.num_programs(0) + tl.program_id(0)).to(
-        tl.int64
-    )
+    program = (tl.program_id(2) * H + head) * tl.num_programs(0) + tl.program_id(0)
+    program = program.to(tl.int64)
     columns = N - 1 + r[:, None] - r[None, :]
     tl.store(SUMS + program * 2 * N * N + r[:, None] * 2 * N + columns, total)
     if kind == PIECEWISE_LINEAR:

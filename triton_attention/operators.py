@@ -6,7 +6,7 @@ Arguments, as tensors without data where a kind of bias does not use them:
 
     q, k, v        (B, H, T, D) and (B, G, S, D); or q packed (B, T, 3, H, D), and k, v empty
     s_i, g, s_j    (B, H, T), (B, H, T), (B, H, S), float32
-    table, pieces  (H, N) and (H, 3, K), float32; see bias.Bias
+    table, pieces  (H, N) and (H, 3, K), float32; see bias.py
     kept           what tile_skipping.kept_tiles returned, int32; empty: no tile is skipped
     kind           index into bias.KINDS
     window_size    in tokens; NO_WINDOW: all
@@ -35,7 +35,7 @@ def _attention(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, w
     """Return output (B, H, T, D) and log-sum-exp (B, H, T) in base 2."""
     q, k, v = _unpack(q, k, v)
     inputs = q, k, v, s_i, g, s_j, table, pieces
-    y, lse = _attention_fake(*inputs, kept, kind, scale, causal, window_size)
+    y, lse = _attention_fake(q, k, v)
     sizes, strides = _sizes_and_strides(*inputs)
     settings = kernel_settings("forward", q, k, pieces, kind, causal, window_size)
     settings |= {"skips_tiles": kept.numel() > 0, "SKIP_KEYS": settings["N"]}
@@ -46,9 +46,7 @@ def _attention(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, w
     return y, lse
 
 
-def _attention_fake(
-    q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, window_size
-):
+def _attention_fake(q, k, v, *inputs):
     q, _, _ = _unpack(q, k, v)
     return _empty_heads_last(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
@@ -80,12 +78,12 @@ def _launch_backward(grads, dy, y, lse, inputs, kept, settings):
     B = q.size(0)
     (H, T, S, num_distances), strides = _sizes_and_strides(*inputs)
     strides += dy.stride()[:3]
-    learnable = {"s_learns": s_learns, "g_learns": g_learns}
-    rows = kernel_settings("rows", q, k, pieces, kind, causal, window_size) | learnable
-    columns = kernel_settings("columns", q, k, pieces, kind, causal, window_size) | learnable
+    call = q, k, pieces, kind, causal, window_size
     M, N, *_ = tile_sizes.select(KINDS[kind], q.size(-1), q.dtype)["forward"]
-    rows |= {"skips_tiles": kept.numel() > 0, "SKIP_KEYS": N}
-    columns |= {"skips_tiles": kept.numel() > 0, "SKIP_KEYS": N, "SKIP_QUERIES": M}
+    common = {"s_learns": s_learns, "g_learns": g_learns}
+    common |= {"skips_tiles": kept.numel() > 0, "SKIP_KEYS": N}
+    rows = kernel_settings("rows", *call) | common
+    columns = kernel_settings("columns", *call) | common | {"SKIP_QUERIES": M}
     numbers = scale, H, T, S, num_distances, window_size, dq.stride(2), *strides
     grid = triton.cdiv(T, rows["M"]), B * H
     tensors = *inputs, kept, y, dy, lse, delta, dq, ds_i, dg
@@ -100,44 +98,31 @@ def _launch_backward(grads, dy, y, lse, inputs, kept, settings):
         for grad, heads in zip((dk, dv), by_head, strict=True):
             grad.copy_(heads.unflatten(2, (k.size(1), -1)).sum(3).transpose(1, 2))
     if table_learns:
-        settings = kernel_settings("distances", q, k, pieces, kind, causal, window_size)
-        _launch_distances(
-            d_table,
-            d_pieces,
-            dy,
-            lse,
-            delta,
-            inputs,
-            scale,
-            causal,
-            window_size,
-            strides,
-            settings,
-        )
+        settings = kernel_settings("distances", *call)
+        tensors = q, k, v, g, table, pieces, dy, lse, delta
+        # of q, k, v; g without its batch; dy
+        strides = strides[:9] + strides[13:15] + strides[18:]
+        _launch_distances(d_table, d_pieces, tensors, scale, window_size, strides, settings)
 
 
-def _launch_distances(
-    d_table, d_pieces, dy, lse, delta, inputs, scale, causal, window_size, strides, settings
-):
+def _launch_distances(d_table, d_pieces, tensors, scale, window_size, strides, settings):
     """Write the gradients of table and pieces."""
-    q, k, v, _, g, _, table, pieces = inputs
-    B, H, T, _ = q.shape
+    dy = tensors[6]
+    B, H, T, _ = dy.shape
     N = settings.pop("M")  # its tiles are square
     offsets = triton.cdiv(T, N)
-    if not causal:
+    if not settings["causal"]:
         offsets = 2 * offsets - 1
     parts = triton.cdiv(B, SEQUENCES)
     sums = dy.new_zeros(parts, H, offsets, N, 2 * N, dtype=torch.float32)
     piece_sums = dy.new_zeros(parts, H, offsets, 2, settings["NUM_PIECES"], dtype=torch.float32)
     kernel = kernels.attention_backward_distances
-    tensors = q, k, v, g, table, pieces, dy, lse, delta, sums, piece_sums
-    numbers = scale, B, H, T, table.size(-1), window_size
-    # of q, k, v; g without its batch; dy
-    numbers += strides[:9] + strides[13:15] + strides[18:]
-    _launch(kernel, (offsets, H, parts), *tensors, *numbers, SEQUENCES=SEQUENCES, **settings)
-    by_distance = _sum_diagonals(sums.sum((0, 3)), T, causal)
+    numbers = scale, B, H, T, d_table.size(-1), window_size, *strides
+    outputs, settings["SEQUENCES"] = (sums, piece_sums), SEQUENCES
+    _launch(kernel, (offsets, H, parts), *tensors, *outputs, *numbers, **settings)
+    by_distance = _sum_diagonals(sums.sum((0, 3)), T, settings["causal"])
     d_table[:, : by_distance.size(1)] = by_distance
-    if pieces.numel():
+    if d_pieces.numel():
         d_pieces[:, 1:] = piece_sums.sum((0, 2))
 
 
@@ -176,16 +161,11 @@ def _backward(ctx, dy, _):
 
 
 INPUTS = "Tensor q, Tensor k, Tensor v, Tensor s_i, Tensor g, Tensor s_j, Tensor table, "
-INPUTS += (
-    "Tensor pieces, Tensor kept, SymInt kind, float scale, bool causal, SymInt window_size"
-)
-register(
-    "attention_backward",
-    f"(Tensor dy, Tensor y, Tensor lse, {INPUTS}, bool s_learns, bool g_learns, bool table_learns) "
-    f"-> ({', '.join(8 * ['Tensor'])})",
-    _attention_backward,
-    _attention_backward_fake,
-)
+INPUTS += "Tensor pieces, Tensor kept, SymInt kind, float scale, bool causal, "
+INPUTS += "SymInt window_size"
+schema = f"(Tensor dy, Tensor y, Tensor lse, {INPUTS}, bool s_learns, bool g_learns, "
+schema += f"bool table_learns) -> ({', '.join(8 * ['Tensor'])})"
+register("attention_backward", schema, _attention_backward, _attention_backward_fake)
 schema = f"({INPUTS}) -> (Tensor, Tensor)"
 register("attention", schema, _attention, _attention_fake, _backward, _save)
 

@@ -2,10 +2,10 @@
 
 import torch
 
+Sizes = tuple[int, int, int, int]  # queries, keys, warps, stages
 
-def select(
-    kind: str, head_dim: int, dtype: torch.dtype
-) -> dict[str, tuple[int, int, int, int]]:
+
+def select(kind: str, head_dim: int, dtype: torch.dtype) -> dict[str, Sizes]:
     """Return (queries, keys, warps, stages) of each kernel of a kind of bias.
 
     For no bias and decay, at a head dimension of 64, chosen by time on an H100;

@@ -60,9 +60,8 @@ def kept_tiles(
     kept = []
     # Chunks of rows bound the memory, quadratic in the number of tiles.
     for rows in torch.arange(tile_count, device=q.device).split(256):
-        min_s_i, max_s_i, min_g, max_g, max_q_norm, min_own = (
-            x[:, :, rows, None] for x in per_query_tile
-        )
+        parts = [x[:, :, rows, None] for x in per_query_tile]
+        min_s_i, max_s_i, min_g, max_g, max_q_norm, min_own = parts
         max_difference = max_s_i - min_s_j
         if not causal:
             max_difference = max_difference.minimum(max_s_j - min_s_i).clamp(max=0)
@@ -83,13 +82,11 @@ def _count_kept(weight: Tensor, tolerance: float, causal: bool) -> Tensor:
     return torch.stack([skipped_left, weight.size(-1) - skipped_right])
 
 
-def _tile_min(x: Tensor, size: int) -> Tensor:
-    """Return the minimum of each tile: (B, H, n) -> (B, H, tiles)."""
-    return F.pad(x, (0, -x.size(-1) % size), value=torch.inf).unflatten(-1, (-1, size)).amin(-1)
-
-
 def _tile_max(x: Tensor, size: int) -> Tensor:
     """Return the maximum of each tile: (B, H, n) -> (B, H, tiles)."""
-    return (
-        F.pad(x, (0, -x.size(-1) % size), value=-torch.inf).unflatten(-1, (-1, size)).amax(-1)
-    )
+    padded = F.pad(x, (0, -x.size(-1) % size), value=-torch.inf)
+    return padded.unflatten(-1, (-1, size)).amax(-1)
+
+
+def _tile_min(x: Tensor, size: int) -> Tensor:
+    return -_tile_max(-x, size)

@@ -44,26 +44,24 @@ def test_train_step_is_that_of_train_gpt(data_dir, tmp_path):
         for group in optimizer.param_groups:
             group["lr"] = train_gpt.learning_rate(step, config)
         cases.train_step(model, optimizer, scaler, batch, torch.float32)
-    assert all(
-        torch.equal(weight, trained.state_dict()[name])
-        for name, weight in model.state_dict().items()
-    )
+    torch.testing.assert_close(model.state_dict(), trained.state_dict(), rtol=0, atol=0)
 
 
 def test_attention_cases_use_the_path_they_name(monkeypatch):
     """Gradients reach the projection, the normalized input and the encoding."""
     paths, grads = [], []
     attend, grad = attention.attend, torch.autograd.grad
-    monkeypatch.setattr(
-        attention,
-        "attend",
-        lambda *args, **options: paths.append(args[5].name) or attend(*args, **options),
-    )
-    monkeypatch.setattr(
-        torch.autograd,
-        "grad",
-        lambda *args, **options: grads.append(grad(*args, **options)) or grads[-1],
-    )
+
+    def noting_path(*args, **options):
+        paths.append(args[5].name)
+        return attend(*args, **options)
+
+    def noting_gradients(*args, **options):
+        grads.append(grad(*args, **options))
+        return grads[-1]
+
+    monkeypatch.setattr(attention, "attend", noting_path)
+    monkeypatch.setattr(torch.autograd, "grad", noting_gradients)
     for case in attention_cases(PLAIN, "cable").values():
         case.prepare()()
     assert paths == ["batched", "dense", "sdpa/flash"]
@@ -77,14 +75,12 @@ def test_attention_cases_use_the_path_they_name(monkeypatch):
 def test_error_shows_wrong_outputs_and_gradients(monkeypatch):
     """Half of the bias, and NaN gradients of gates."""
     batched_products = attention_cpu.batched_products
-    monkeypatch.setattr(
-        attention_cpu,
-        "batched_products",
-        lambda q, k, v, factors, *rest: batched_products(
-            q, k, v, [(u / 2, w) for u, w in factors], *rest
-        ),
-    )
-    assert attention_cases(PLAIN, "cable")["cable"].measure()["error"] > 0.01
+
+    def half_of_the_bias(q, k, v, factors, *rest):
+        return batched_products(q, k, v, [(u / 2, w) for u, w in factors], *rest)
+
+    monkeypatch.setattr(attention_cpu, "batched_products", half_of_the_bias)
+    assert attention_cases(PLAIN, "cable")["cable"].measure(1.0)["error"] > 0.01
 
     def without_gradient(q, k, v, factors, *rest):
         for u, _ in factors:
@@ -93,17 +89,18 @@ def test_error_shows_wrong_outputs_and_gradients(monkeypatch):
 
     monkeypatch.setattr(attention_cpu, "batched_products", without_gradient)
     # The output is correct; only the gradients of the gates are NaN.
-    assert math.isnan(attention_cases(PLAIN, "cable")["cable"].measure()["error"])
+    assert math.isnan(attention_cases(PLAIN, "cable")["cable"].measure(1.0)["error"])
 
 
 def test_generation_reads_the_prompt_untimed(monkeypatch):
     """Then every new token except the last is read, up to the context."""
     read, hidden = [], GPT.hidden
-    monkeypatch.setattr(
-        GPT,
-        "hidden",
-        lambda self, x, cache: read.append((cache.length, x.size(1))) or hidden(self, x, cache),
-    )
+
+    def noting(self, x, cache):
+        read.append((cache.length, x.size(1)))
+        return hidden(self, x, cache)
+
+    monkeypatch.setattr(GPT, "hidden", noting)
     timed = cases.generation_cases(PLAIN, "rope")["rope"].prepare()
     assert read == [(0, 4)]
     timed()
@@ -113,10 +110,8 @@ def test_generation_reads_the_prompt_untimed(monkeypatch):
 def test_paths_on_a_gpu():
     pytest.importorskip("triton", reason="triton is not installed")
     gpu = dataclasses.replace(PLAIN, device=torch.device("cuda"))
-    named = {
-        pe: list(gpu.paths(pe_spec.build(pe, 4, 128, 8, 1)[0]))
-        for pe in ("cable", "fire", "nope", "fire+cable")
-    }
+    names = ("cable", "fire", "nope", "fire+cable")
+    named = {pe: list(gpu.paths(pe_spec.build(pe, 4, 128, 8, 1)[0])) for pe in names}
     assert named == {
         "cable": ["", " dense", " flash", " cudnn", " triton", " flex"],
         "fire": ["", " triton"],
@@ -132,11 +127,12 @@ def test_pinned_backends_are_used(monkeypatch):
     monkeypatch.setattr(Setting, "backends", lambda _: gpu)
     monkeypatch.setitem(setting.PATHS, "cpu", ("dense", "sdpa/flash", "sdpa/cudnn"))
     computed, sdpa = [], F.scaled_dot_product_attention
-    monkeypatch.setattr(
-        F,
-        "scaled_dot_product_attention",
-        lambda *args, **options: computed.append(sdpa(*args, **options)) or computed[-1],
-    )
+
+    def noting(*args, **options):
+        computed.append(sdpa(*args, **options))
+        return computed[-1]
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", noting)
     found = attention_cases(PLAIN, "rope")
     assert list(found) == ["rope", "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn"]
     assert [case.path for case in found.values()][:3] == ["batched", "sdpa/flash", "sdpa/cudnn"]

@@ -73,7 +73,7 @@ def test_both_generate_as_many_tokens_after_the_prompt(pe, monkeypatch):
     tokens = theirs.prepare()()
     plain = models[0].generate(torch.tensor([prompt]), max_new_tokens=5, do_sample=False)
     assert tokens.tolist() == plain.tolist()
-    weights = ours.measure()["weights"] / cases.weights_of(models[0])
+    weights = ours.measure(1.0)["weights"] / cases.weights_of(models[0])
     assert 0.8 < weights < 1.2 or pe == "cable"  # of the same size and dtype
 
 
@@ -109,9 +109,8 @@ def test_both_evaluations_predict_all_tokens_once(context, windows, monkeypatch)
 
 
 def test_other_networks_are_named_if_missing(monkeypatch):
-    assert not baselines.is_installed("no_such_module")
-    monkeypatch.setattr(baselines, "is_installed", lambda module: False)
-    with pytest.raises(InputError, match="module Cable is missing: add src"):
+    monkeypatch.setattr(baselines, "find_spec", lambda module: None)
+    with pytest.raises(InputError, match="no module Cable: add github.com"):
         baselines.authors_cable(GPTConfig(size="quickstart"))
     monkeypatch.setattr(comparison, "generation_cases", lambda *_: {})
     with pytest.raises(InputError, match="learnable is limited to 1024 tokens: lower --context"):

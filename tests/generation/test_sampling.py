@@ -241,7 +241,7 @@ def test_interactive_mode_asks_until_the_end_of_input(trained, capsys, monkeypat
     assert out.count("prompt> ") == 3 and "1: line" in out and "\n" in out
     monkeypatch.setattr("sys.stdin", io.StringIO("caf\udce9\n"))
     (line,) = refused(sample.main, trained("cable"), "--interactive")
-    assert "the prompt is not text in UTF-8" in line and line.endswith("type another")
+    assert "the prompt is not UTF-8" in line and line.endswith("type another")
 
 
 def test_a_text_beyond_the_longest_context_is_noted(trained, capsys):

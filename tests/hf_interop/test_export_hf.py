@@ -1,6 +1,5 @@
 """Exported decoders, loaded by transformers in a process outside the repository."""
 
-import ast
 import os
 import sys
 
@@ -138,19 +137,6 @@ def test_a_cache_of_bfloat16_keys_does_not_round_features():
         assert torch.equal(actual, expected) and actual.dtype == expected.dtype
 
 
-def test_exported_modules_import_nothing_of_the_repository(folders):
-    names = {path.stem for path in ROOT.glob("*.py")}
-    names |= {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"triton_attention"}
-    for path in (folders / "cable").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                assert names.isdisjoint(alias.name for alias in node.names), path
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                assert node.module not in names, path
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                assert (folders / "cable" / f"{node.module}.py").exists()
-
-
 def test_exported_readme_is_complete(folders):
     text = (folders / "alibi" / "README.md").read_text()
     assert (
@@ -203,12 +189,8 @@ def test_exported_files_have_ordinary_permissions(folders):
     assert modes == {0o666 & ~umask}
 
 
-def test_invalid_input_is_refused(refused, lively, tmp_path, monkeypatch, trained):
+def test_invalid_input_is_refused(refused, lively, tmp_path, monkeypatch):
     main, run, out = export_hf.main, lively("cable"), ("--out_dir", tmp_path / "out")
-    assert (
-        "test-drift is defined in conftest, which is not exported"
-        in refused(main, trained("test-drift"), *out)[0]
-    )
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "missing package transformers" in refused(main, run, *out)[0]
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob("*.partial"))

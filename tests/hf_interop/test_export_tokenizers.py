@@ -133,14 +133,8 @@ def test_tiktoken_encodings_in_transformers(which):
     except InputError:
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
     theirs = build_tokenizer(ours)
-    texts = [
-        NASTY,
-        "The thing's 1234567 in  the\n\nend   \n x  ",
-        "  \r\n\n THE'S\n",
-        "a \n",
-        " \n ",
-    ]
-    for text in texts:
+    texts = NASTY, "The thing's 1234567 in  the\n\nend   \n x  ", "  \r\n\n THE'S\n"
+    for text in (*texts, "a \n", " \n "):
         assert theirs(text).input_ids == ours.encode(text)
         assert theirs.decode(ours.encode(text)) == text
     assert theirs(f"{END_OF_TEXT}the").input_ids == [ours.eot, *ours.encode("the")]

@@ -95,7 +95,7 @@ def test_hashes_of_other_files_and_missing_files_are_refused(export, tmp_path):
 
     for hashes in ("0" * 64, ["model.safetensors"], {"../model.safetensors": "0"}):
         set_hashes(hashes)
-        with pytest.raises(OSError, match="weights_sha256 in config.json is corrupt"):
+        with pytest.raises(OSError, match="weights_sha256 in .*/config.json is corrupt"):
             load(folder)
     set_hashes(None)
     load(folder)

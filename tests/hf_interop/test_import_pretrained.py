@@ -80,10 +80,8 @@ def authors_logits(weights, tokens, heads):
         y = scores / scores.sum(-1, keepdims=True) @ v
         x = x + linear(y.transpose(1, 0, 2).reshape(x.shape), f"{block}.attn.c_proj")
         y = linear(norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc")
-        x = x + linear(
-            0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3))),
-            f"{block}.mlp.c_proj",
-        )
+        y = 0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
+        x = x + linear(y, f"{block}.mlp.c_proj")
     return norm(x, "transformer.ln_f") @ w["lm_head.weight"].T
 
 

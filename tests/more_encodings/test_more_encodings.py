@@ -151,7 +151,7 @@ def test_cape_shifts_jitters_and_scales_during_training():
     assert torch.equal(encoding.eval().embed(x, pos), make("sinusoidal").embed(x, pos))
 
 
-# Scaled RoPE
+# RoPE and its variants
 
 
 def yarn_frequencies(n, D, length, base=10000.0):
@@ -165,6 +165,8 @@ def yarn_frequencies(n, D, length, base=10000.0):
 
 
 ROTARY = {
+    "rope": lambda n, D: 10000.0 ** (-2 * n / D),
+    "rope:base=500": lambda n, D: 500.0 ** (-2 * n / D),
     "p-rope": lambda n, D: np.where(n < 9, 10000.0 ** (-2 * n / D), 0),
     "rope-pi:factor=8": lambda n, D: 10000.0 ** (-2 * n / D) / 8,
     "rope-ntk:factor=8": lambda n, D: (10000.0 * 8 ** (D / (D - 2))) ** (-2 * n / D),
@@ -182,7 +184,7 @@ def attention_factor(pe):
 
 @pytest.mark.parametrize("first", [0, 131_000])
 @pytest.mark.parametrize("pe", ROTARY)
-def test_scaled_rope_is_a_product_of_complex_numbers(pe, first):
+def test_rope_is_a_product_of_complex_numbers(pe, first):
     check_rotation(pe, ROTARY[pe], first, attention_factor(pe))
 
 
@@ -216,18 +218,24 @@ def test_scaled_rope_matches_transformers(pe, kind, base):
     assert encoding.attention_factor == pytest.approx(expected_factor)
 
 
-def test_initial_values_follow_the_sources():
-    def initial(pe, heads=64, width=64):
-        return pe_spec.build(pe, heads, width, 512, layers=1)[0].requires_grad_(False)
+STANDARD_DEVIATIONS = {
+    **{"t5": {"table": 0.02}, "t5-clip": {"table": 0.02}, "diet-abs": {"p_q": 0.02, "p_k": 0.02}},
+    **{"cope": {"e": 0}, "transformer-xl": {"w": 0.02, "u": 0, "v": 0}, "shaw": {"a": 0.02}},
+}
 
-    assert initial("diet-abs").p_q.std() == pytest.approx(0.02, rel=0.05)
-    assert initial("diet-abs", 4, 48).p_k.shape == (12, 4, 512)
-    assert not initial("cope").e.any()
-    transformer_xl = initial("transformer-xl")
-    assert transformer_xl.w.std() == pytest.approx(0.02, rel=0.1)
-    assert not transformer_xl.u.any()
-    assert not transformer_xl.v.any()
-    assert initial("shaw", 1, 512).a.std() == pytest.approx(0.02, rel=0.1)
+
+@pytest.mark.parametrize("pe", STANDARD_DEVIATIONS)
+def test_initial_values_follow_the_sources(pe):
+    heads, width = (1, 512) if pe == "shaw" else (64, 64)
+    encoding = pe_spec.build(pe, heads, width, 512, layers=1)[0]
+    for name, deviation in STANDARD_DEVIATIONS[pe].items():
+        assert getattr(encoding, name).std().item() == pytest.approx(deviation, rel=0.1)
+
+
+def test_initial_values_of_fire():
+    fire = pe_spec.build("fire", 64, 64, 512, layers=1)[0].requires_grad_(False)
+    assert (fire.c, fire.multiplier, fire.threshold) == (pytest.approx(0.1), 1, 512)
+    assert fire.w2.abs().max() == pytest.approx(32**-0.5, rel=0.02)
 
 
 @pytest.mark.parametrize("pe", ["logn", "ssmax", "rope+ssmax"])

@@ -93,11 +93,8 @@ def test_stick_breaking(files, unregistered):
 
 def test_short_form_is_the_same_encoding(files, unregistered):
     general = instance(files, "my_encoding.py", "recency")
-    short_form = next(
-        code
-        for code in python_code("adding_an_encoding.md")
-        if "class Recency(DistanceBias)" in code
-    )
+    blocks = python_code("adding_an_encoding.md")
+    short_form = next(code for code in blocks if "class Recency(DistanceBias)" in code)
     scope = {"DistanceBias": posenc.DistanceBias, "nn": torch.nn, "torch": torch}
     exec(short_form, scope)
     short = scope["Recency"](4, 24, 64)

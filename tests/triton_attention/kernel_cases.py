@@ -16,7 +16,6 @@ from triton.runtime import interpreter  # noqa: E402
 import pe_spec  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
 from triton_attention import interface, kernels, tile_sizes  # noqa: E402
-from triton_attention.bias import Bias  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SCALE = 0.3
@@ -46,12 +45,8 @@ def set_tile_sizes(monkeypatch, sizes):
 
 def set_small_tiles(monkeypatch, keys):
     """Use tiles of 32 queries and `keys` keys, so that a short text has several."""
-    sizes = {
-        "forward": (32, keys, 4, 1),
-        "rows": (32, 16, 4, 1),
-        "columns": (16, 2 * keys, 4, 1),
-        "distances": (16, 16, 4, 1),
-    }
+    sizes = {"forward": (32, keys, 4, 1), "rows": (32, 16, 4, 1)}
+    sizes |= {"columns": (16, 2 * keys, 4, 1), "distances": (16, 16, 4, 1)}
     set_tile_sizes(monkeypatch, sizes)
 
 
@@ -143,19 +138,15 @@ def intercepts(ends, slopes):
 def run_kernels(kind, inputs, scale=SCALE, causal=True, window_size=None, **options):
     """Return the output of `fused_attention` for the inputs of `make_inputs`."""
     T, s = inputs["q"].size(2), inputs.get("s")
-    bias = Bias(
-        kind,
-        s_i=None if s is None else s[..., s.size(-1) - T :],
-        g=inputs.get("g"),
-        s_j=s,
-        table=inputs.get("table"),
-    )
+    numbers = {name: inputs[name] for name in ("g", "table") if name in inputs}
+    if s is not None:
+        numbers |= {"s_i": s[..., s.size(-1) - T :], "s_j": s}
     if kind == "piecewise-linear":
         ends, slopes = inputs["ends"], inputs["slopes"]
-        bias.pieces = torch.cat([ends, slopes, intercepts(ends[:, 0], slopes[:, 0])[:, None]], 1)
-    return interface.fused_attention(
-        inputs["q"], inputs["k"], inputs["v"], bias, scale, causal, window_size, **options
-    )
+        parts = [ends, slopes, intercepts(ends[:, 0], slopes[:, 0])[:, None]]
+        numbers["pieces"] = torch.cat(parts, 1)
+    qkv, bias = (inputs[name] for name in "qkv"), (kind, numbers)
+    return interface.fused_attention(*qkv, bias, scale, causal, window_size, **options)
 
 
 def gradients(compute, inputs, dtype, fixed=()):
@@ -164,10 +155,9 @@ def gradients(compute, inputs, dtype, fixed=()):
     q, k and v are converted to dtype; the numbers of a bias to float32 or wider.
     """
     wide = torch.promote_types(dtype, torch.float32)
-    inputs = {
-        name: x.to(dtype if name in "qkv" else wide).requires_grad_(name not in fixed)
-        for name, x in inputs.items()
-    }
+    inputs = {name: x.to(dtype if name in "qkv" else wide) for name, x in inputs.items()}
+    for name, x in inputs.items():
+        inputs[name] = x.detach().requires_grad_(name not in fixed)
     y = compute(inputs)
     dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
     learned = {name: x for name, x in inputs.items() if name not in ("ends", *fixed)}
@@ -192,15 +182,7 @@ def relative_errors(kind, inputs, dtype=torch.float32, **options):
 
 def make_model(pe, path, causal=True):
     torch.manual_seed(0)
-    config = GPTConfig(
-        size="quickstart",
-        pe=pe,
-        vocab_size=96,
-        block_size=32,
-        n_layer=len(pe_spec.layer_specs(pe)),
-        n_head=2,
-        n_embd=32,
-        attention=path,
-        causal=causal,
-    )
+    shape = {"n_layer": len(pe_spec.layer_specs(pe)), "n_head": 2, "n_embd": 32}
+    shape |= {"vocab_size": 96, "block_size": 32}
+    config = GPTConfig("quickstart", pe, attention=path, causal=causal, **shape)
     return GPT(config).to(DEVICE)

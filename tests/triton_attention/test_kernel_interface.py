@@ -21,7 +21,7 @@ import attention
 import pe_spec
 from errors import InputError
 from triton_attention import interface, kernels
-from triton_attention.bias import KINDS, Bias
+from triton_attention.bias import KINDS
 
 
 @pytest.mark.parametrize("kind", ["decay", "distance"])
@@ -90,7 +90,7 @@ def test_unsupported_dtypes_and_networks_are_refused():
         run_kernels("none", make_inputs("none", 4, 4, 16))
     q = torch.zeros(1, 1, 4, 16, device=DEVICE)
     pieces = torch.zeros(1, 3, 2048, device=DEVICE)
-    bias = Bias("piecewise-linear", g=q[..., 0], table=q[0, ..., 0], pieces=pieces)
+    bias = "piecewise-linear", {"g": q[..., 0], "table": q[0, ..., 0], "pieces": pieces}
     with pytest.raises(InputError, match="at most 1,023 units in FIRE's network: use dense"):
         interface.fused_attention(q, q, q, bias, SCALE)
 

@@ -24,9 +24,8 @@ from triton_attention import tile_sizes, tile_skipping
 def find_kept(inputs, tolerance, causal=True):
     """Return the kept tiles (1 or 2, B, H, tiles) and each row's weight in the others (B, H, T)."""
     x = to_float32(inputs)
-    kept = tile_skipping.kept_tiles(
-        x["q"], x["k"], x["s"], x["g"], x["s"], SCALE, causal, tolerance
-    )
+    tensors = (x[name] for name in "qksgs")
+    kept = tile_skipping.kept_tiles(*tensors, SCALE, causal, tolerance)
     position = torch.arange(x["q"].size(2), device=DEVICE)
     M, N, *_ = tile_sizes.select("decay", 16, torch.float32)["forward"]
     # (1 or 2, B, H, T, 1)
