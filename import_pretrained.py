@@ -47,7 +47,7 @@ def main(argv=None):
         if config.block_size is not None:
             raise InputError(f"the config.json of {name} has its length: remove --block_size")
     settings = dataclasses.asdict(config) | {"data": None, "seed": None}
-    run = Run(config.out_dir, settings, {"sha256": None})
+    run = Run(Path(config.out_dir), settings, {"sha256": None})
     run.find_checkpoint(resume=False)
     model, revision, folder = pretrained.load_pretrained(name, config.block_size)
     tokenizer, files = pretrained.tokenizer_of(name, folder, model)

@@ -20,6 +20,7 @@ import dataclasses
 import math
 import time
 import warnings
+from pathlib import Path
 
 from runtime import cli, devices, distributed
 from runtime.checkpoints import load_checkpoint, load_weights, trained_steps
@@ -112,11 +113,10 @@ class Trainer:
         self.metrics = metrics.StepMetrics(
             config, self.model, self.train_windows, self.dtype, processes
         )
-        sampler = data_loader.Sampler(
-            len(self.train_windows), config.seed, **self.sampler_state
-        )
+        windows = self.train_windows
+        sampler = data_loader.Sampler(len(windows), config.seed, **self.sampler_state)
         sizes = (self.sequences_per_step, self.micro_batch, self.rank, self.world_size)
-        batches = data_loader.micro_batches(self.train_windows, sampler, *sizes)
+        batches = data_loader.micro_batches(windows, sampler, *sizes)
         self.batches = data_loader.prefetch(batches, self.device)
 
     def train(self) -> None:
@@ -137,8 +137,7 @@ class Trainer:
                 initial=self.step,
                 desc=config.pe,
                 unit="step",
-                # None: unless standard error is a terminal
-                disable=True if self.rank else None,
+                disable=True if self.rank else None,  # None: without a terminal
                 dynamic_ncols=True,
             ) as bar,
         ):
@@ -155,13 +154,11 @@ class Trainer:
                 if should_log:  # waits for the device
                     losses = self.metrics.reduce_losses(self.step, run, self.scaler)
                 self.metrics.seconds.append(time.perf_counter() - step_start)
+                seconds = time.perf_counter() - start
                 if should_log:
                     self.log_step(losses)
                     has_printed = True
-                elif (
-                    not has_printed
-                    and (seconds := time.perf_counter() - start) > SILENT_SECONDS
-                ):
+                elif seconds > SILENT_SECONDS and not has_printed:
                     self.print_line(
                         f"steps so far: {self.step - first_step} in {seconds:.0f} s"
                     )
@@ -241,8 +238,9 @@ class Trainer:
         values, columns = metrics.validation_values(sums, tokens, windows, self.step, self.run)
         self.print_line(*columns)
         self.processes.run_on_all_ranks(lambda: self.run.log("val", self.step, **values))
-        if logger := self.run.logger:
-            logger.log({"val/perplexity": metrics.perplexity(values["loss"])}, self.step)
+        if self.run.logger and self.rank == 0:
+            perplexity = metrics.perplexity(values["loss"])
+            self.run.logger.log({"val/perplexity": perplexity}, self.step)
 
     def sample(self) -> None:
         """Print and log a text of the model, from a document's start on."""
@@ -259,7 +257,7 @@ class Trainer:
             steps = list(sampling.generate(self.model, [[end]], config, end, *where))
         self.model.train()
         text = self.tokenizer.decode([tokens[0] for tokens in steps if tokens])
-        self.run.log_sample(self.step, text)
+        self.run.log("sample", self.step, text=text)
         self.print_line(f"sample: {text!r}")  # in one line, without control characters
 
     def save_checkpoint(self) -> None:
@@ -289,11 +287,12 @@ class Trainer:
         if config.logger != "none":
             from training import loggers
 
-            logger = loggers.LOGGERS[config.logger]()
+            logger = loggers.LOGGERS[config.logger]()  # of all ranks, as it may be missing
         values, files = settings.recorded(config), shards.tokenizer_files
         keep, is_writer = config.keep_checkpoints, self.rank == 0
-        run = Run(config.out_dir, values, data, keep, logger, is_writer, files)
+        run = Run(Path(config.out_dir), values, data, keep, logger, is_writer, files)
         checkpoint = run.find_checkpoint(config.resume, config.overridden)
+        # Also waits until no rank looks into the folder, which may change from here on.
         self.processes.check_equal(
             (run.step, shards.sha256, config.plugin),
             f"the checkpoint in {config.out_dir}, the shards in {config.data} or the files of "
@@ -329,8 +328,7 @@ class Trainer:
             initialize_from(model, config.init_from, source, shards.tokenizer)
         attention_path.choose_path(model, config, self.device)
         model.to(self.device)
-        # from here on, each rank draws its own numbers
-        torch.manual_seed(config.seed + self.rank)
+        torch.manual_seed(config.seed + self.rank)  # each rank draws its own numbers
         return model
 
     def restore(self, checkpoint: dict | None) -> tuple[int, dict]:
@@ -360,15 +358,16 @@ class Trainer:
 
     def start(self) -> None:
         """Lock the run folder and print what is trained."""
-        self.processes.barrier()  # no rank looks into the folder any more: it may change now
         config = self.config
         print(
             self.model.describe(),
             *settings.describe_epochs(config, self.train_windows),
+            sep="\n",
+        )
+        print(
             f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = world size "
             f"{self.world_size} x {self.accumulation_steps} micro-batches x "
-            f"{self.micro_batch} sequences, from step {self.step}",
-            sep="\n",
+            f"{self.micro_batch} sequences, from step {self.step}"
         )
         facts = {"processes": self.world_size, "parameters": self.model.parameter_count()}
         self.processes.run_on_all_ranks(

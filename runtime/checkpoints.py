@@ -26,6 +26,7 @@ hexadecimal digits, which torch.load ignores. In a shell:
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import pickle
 import re
@@ -80,33 +81,32 @@ CONTENT = {
 TYPE = fields(CONTENT, forbid_others=True)
 
 
-def list_checkpoints(folder: str | Path) -> list[Path]:
-    """Return the checkpoint files of a run's folder, the newest last."""
+def list_checkpoints(folder: str | Path, before: float = math.inf) -> list[Path]:
+    """Return the checkpoints of a run, before a step, the newest last."""
     paths = [path for path in Path(folder).glob("checkpoint_*.pt") if path.is_file()]
-    return sorted((path for path in paths if named_step(path) >= 0), key=named_step)
+    return sorted((path for path in paths if 0 <= named_step(path) < before), key=named_step)
 
 
-def named_step(path: Path, default: int = -1) -> int:
-    """Return the step in a checkpoint's name; `default` for other names."""
+def named_step(path: Path) -> int:
+    """Return the step in a checkpoint's name; -1 for other names."""
     match = re.fullmatch(r"checkpoint_([0-9]+)\.pt", path.name)
-    return int(match[1]) if match else default
+    return int(match[1]) if match else -1
 
 
 def checkpoint_path(run: str | Path) -> Path:
     """Return the newest checkpoint of a run, or the path to a file."""
     if os.path.isfile(run):  # False, no exception, for names that are too long
         return Path(run)
-    problem, remedy = "does not exist", "train first, or pass the folder of a run"
-    if os.path.isdir(run):
-        if paths := list_checkpoints(run):
-            return paths[-1]
-        problem = "contains no checkpoint"
-        if runs := sorted(path.parent for path in Path(run).glob("*/checkpoint_*.pt")):
-            problem = "contains runs, but no checkpoint"
-            remedy = f"pass {runs[0]}, or {Path(run) / '*'} to programs that take several runs"
-    elif os.path.exists(run):
-        problem = "is neither a file nor a folder"
-    raise InputError(f"{run} {problem}: {remedy}")
+    if not os.path.exists(run):
+        raise InputError(f"{run} does not exist: train first, or pass the folder of a run")
+    if paths := list_checkpoints(run):
+        return paths[-1]
+    if paths := sorted(Path(run).glob("*/checkpoint_*.pt")):
+        raise InputError(
+            f"{run} contains runs, but no checkpoint: pass {paths[0].parent}, or "
+            f"{Path(run) / '*'} to programs that take several runs"
+        )
+    raise InputError(f"{run} contains no checkpoint: train first, or pass the folder of a run")
 
 
 def load_checkpoint(
@@ -168,9 +168,7 @@ def _read(path: Path) -> tuple[Any, str]:
         raise
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(
-            f"{path} cannot be read ({reason}): check the file and its disk"
-        ) from None
+        raise InputError(f"{path} cannot be read ({reason}): check the disk") from None
     except Exception as error:  # a file of another program can cause any
         raise _foreign(path, describe_load_error(error)) from None
     return content, sha256
@@ -205,12 +203,8 @@ def describe_load_error(error: Exception) -> str:
 
 def _corrupt(path: Path, reason: str) -> InputError:
     """Return the error for a file whose bytes have changed."""
-    older = [
-        each for each in list_checkpoints(path.parent) if named_step(each) < named_step(path)
-    ]
-    remedy = (
-        f"remove it to continue from {older[-1]}" if older else "restore a copy, or remove it"
-    )
+    older = list_checkpoints(path.parent, before=named_step(path))
+    remedy = f"remove it to continue from {older[-1]}" if older else "restore a copy of it"
     return InputError(f"{path} is corrupt or not a checkpoint ({reason}): {remedy}")
 
 
@@ -227,8 +221,8 @@ def _check_content(path: Path, checkpoint) -> None:
         raise _foreign(path, f"its format is not {FORMAT}")
     if problem := find_mismatch(checkpoint, TYPE):
         raise _foreign(path, problem)
-    if (written := checkpoint["step"]) != named_step(path, default=written):
-        raise _corrupt(path, f"it was written after step {written}")
+    if named_step(path) not in (-1, checkpoint["step"]):
+        raise _corrupt(path, f"it was written after step {checkpoint['step']}")
     try:
         json.dumps(checkpoint["config"])
     except TypeError:

@@ -40,14 +40,10 @@ USABLE = r"\A[^\x00\ud800-\udfff]*\Z"  # can be a file name and be printed
 # Names that other programs give to settings.
 SYNONYMS = {
     "batch_size": ("micro_batch", "tokens_per_step"),
-    "context_length": ("block_size", "lengths"),
     "encoding": ("pe",),
-    "epochs": ("steps",),
     "gradient_accumulation_steps": ("tokens_per_step", "micro_batch"),
     "learning_rate": ("lr",),
     "max_iters": ("steps",),
-    "precision": ("dtype",),
-    "seq_len": ("block_size", "lengths"),
 }
 WORDS = {
     int: "an integer",
@@ -55,6 +51,7 @@ WORDS = {
     bool: "true or false",
     str: "text",
     types.NoneType: "null",
+    dict[str, str]: "--plugin FILE",
 }
 
 
@@ -76,46 +73,36 @@ def parse(
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     argv = sys.argv[1:] if argv is None else argv
     parser = _make_parser(config_class, description, positional)
-    if {"-h", "--help"} & {*argv}:
-        parser.print_help()
-        sys.exit(0)
     try:
         found, others = parser.parse_known_args(_complete_booleans(argv, fields))
     except argparse.ArgumentError as error:
-        flag = str(error).split()[1].rstrip(":")
-        kind = "a file" if flag in ("--config", "--plugin") else "one"
-        raise InputError(f"{flag} has no value: pass {kind}") from None
+        raise InputError(f"{error.argument_name} has no value: pass one") from None
     flags = vars(found)
     files, plugin_files = flags.pop("config", []), flags.pop("plugin", [])
     contents = {path: _read_values(path) for path in files}
     problems = _unknown_words(others, fields)
     for path, content in contents.items():
-        problems += _unknown_keys(path, content, fields, positional)
+        unknown_keys = [str(key) for key in content if key not in fields]
+        problems += [unknown(f"{path}: key {key}", key, fields) for key in unknown_keys]
     if problems:
         raise InputError(*problems)
     loaded = [plugins.load_plugin(path) for path in plugin_files]
     values = {name: _default(field) for name, field in fields.items()}
-    given = set()
 
-    def update(source: dict) -> None:
-        for name, value in source.items():
+    def update(*sources: dict) -> None:
+        for name, value in itertools.chain.from_iterable(map(dict.items, sources)):
             try:
-                if name != "plugin":
-                    values[name] = convert(value, fields[name])
+                values[name] = convert(value, fields[name])
             except InputError as error:
                 problems.extend(error.problems)
+        if problems:
+            raise InputError(*problems)
 
-    for source in (*contents.values(), flags):  # flags override files
-        given |= {*source}
-        update(source)
-    if problems:
-        raise InputError(*problems)
+    update(*contents.values(), flags)  # flags override files
     if "plugin" in fields:
         values["plugin"] = {plugin.path.name: plugin.sha256 for plugin in loaded} or None
     if inherit:
-        update(inherit(values, given))
-    if problems:
-        raise InputError(*problems)
+        update(inherit(values, {*flags}.union(*contents.values())))
     return config_class(**values)
 
 
@@ -204,7 +191,7 @@ def _resolve(kind, field: dataclasses.Field | None = None) -> tuple[Any, str]:
     members, origin = typing.get_args(kind), typing.get_origin(kind)
     if origin is Literal:
         return kind, ("one of " if len(members) > 1 else "") + ", ".join(map(str, members))
-    if members:
+    if members and kind not in WORDS:
         kinds, words = zip(*(_resolve(member, field) for member in members), strict=True)
         whole: Any = Union if origin is types.UnionType else origin
         return whole[kinds], ("several: " if origin is list else "") + " or ".join(words)
@@ -237,13 +224,12 @@ def split_flags(words: list[str]) -> list[tuple[str, list[str]]]:
 
 def _complete_booleans(argv: list[str], fields: dict) -> list[str]:
     """Complete `--flag` of a Boolean to `--flag=true`."""
-    completed = []
-    for word, following in itertools.zip_longest(argv, argv[1:], fillvalue=""):
-        field = fields.get(word.removeprefix("--"))
-        is_boolean = word.startswith("--") and field and field.type in (bool, bool | None)
-        has_value = following.lower() in ("true", "false", "null")
-        completed.append(f"{word}=true" if is_boolean and not has_value else word)
-    return completed
+    booleans = {f"--{name}" for name, x in fields.items() if x.type in (bool, bool | None)}
+    have_values = [word.lower() in ("true", "false", "null") for word in [*argv[1:], ""]]
+    return [
+        f"{word}=true" if word in booleans and not has_value else word
+        for word, has_value in zip(argv, have_values, strict=False)
+    ]
 
 
 def _unknown_words(words: list[str], fields) -> list[str]:
@@ -254,22 +240,6 @@ def _unknown_words(words: list[str], fields) -> list[str]:
         "or pass a file as --config"
         for word in words
     ]
-
-
-def _unknown_keys(path: str, values: dict, fields, positional) -> list[str]:
-    """Return a message for each key that a file cannot set."""
-    problems = []
-    refused = {*(positional or ())[:1]}
-    if not isinstance(values.get("plugin"), dict | None):
-        refused.add("plugin")
-    for name in map(str, values):
-        if name not in fields:
-            problems.append(unknown(f"{path}: key {name}", name, fields))
-        elif name in refused:
-            problems.append(
-                f"{path}: {name} cannot be set in a file: pass it on the command line"
-            )
-    return problems
 
 
 def unknown(what: str, name: str, fields) -> str:
@@ -294,9 +264,7 @@ def _read_values(path: str) -> dict:
         reason = " ".join(str(error).split())
         raise InputError(f"--config {path} is not YAML ({reason}): fix the file") from None
     if not isinstance(values, dict):
-        raise InputError(
-            f"--config {path} is not a mapping: use lines of the form 'name: value'"
-        )
+        raise InputError(f"--config {path} is not a mapping: use lines as in 'steps: 100'")
     return values
 
 

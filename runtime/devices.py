@@ -23,28 +23,10 @@ from errors import InputError
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Peak TFLOP/s of dense bfloat16 products (else float16) with float32 sums, from
 # the vendors' data sheets.
-PEAK_TFLOPS = {
-    "B200": 2250,
-    "H100 PCIe": 756,
-    "H100 NVL": 835,
-    "H100": 989,
-    "H200": 989,
-    "GH200": 989,
-    "A100": 312,
-    "A40": 150,
-    "A10": 125,
-    "A10G": 70,
-    "L40S": 362,
-    "L40": 181,
-    "L4": 121,
-    "A6000": 155,
-    "V100": 125,
-    "T4": 65,
-    "RTX 5090": 209,
-    "RTX 4090": 165,
-    "RTX 3090": 71,
-}
-
+PEAK_TFLOPS = {"B200": 2250, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989}
+PEAK_TFLOPS |= {"H200": 989, "GH200": 989, "L40S": 362, "L40": 181, "L4": 121}
+PEAK_TFLOPS |= {"A100": 312, "A40": 150, "A10": 125, "A10G": 70, "A6000": 155}
+PEAK_TFLOPS |= {"V100": 125, "T4": 65, "RTX 5090": 209, "RTX 4090": 165, "RTX 3090": 71}
 CPUINFO = Path("/proc/cpuinfo")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
@@ -60,38 +42,28 @@ def select_device(
     float32 on a CPU. local_rank: the GPU, with several processes. Raises
     InputError for a device that does not exist.
     """
-    selected = _parse_device(device)
-    if selected.type == "cuda" and local_rank is not None:
-        if selected.index is not None:
-            raise InputError(f"--device {device} is one GPU for several processes: use cuda")
-        selected = torch.device("cuda", local_rank)
-    configure_backends(selected)
-    has_bfloat16 = bfloat16_in_hardware(selected)
-    name = dtype
-    if dtype == "auto":
-        name = "float16" if selected.type == "cuda" else "float32"
-        name = "bfloat16" if has_bfloat16 else name
-    print(f"device {describe(selected)}, {name}")
-    in_hardware = name == "float32" or (name == "bfloat16" and has_bfloat16)
-    if selected.type == "cpu" and not in_hardware:
-        print(
-            f"note: {name} is emulated on this CPU, which can take ten times as long: use auto"
-        )
-    return selected, DTYPES[name]
-
-
-def _parse_device(device: str) -> torch.device:
-    """Return the device of a --device value."""
     count = torch.cuda.device_count()
     name = ("cuda" if count else "cpu") if device == "auto" else device
     match = re.fullmatch(r"cpu|cuda(?::(\d+))?", name)
     if not match:
         raise InputError(f"unknown device '{device}': use auto, cpu, cuda or cuda:N")
-    if name != "cpu" and int(match[1] or 0) >= count:
+    if name != "cpu" and (number := int(match[1] or 0)) >= count:
         raise InputError(
-            f"--device {device}: there is no CUDA device {match[1] or 0}: use auto or cpu"
+            f"--device {device}: there is no CUDA device {number}: use auto or cpu"
         )
-    return torch.device(name)
+    selected = torch.device(name)
+    if selected.type == "cuda" and local_rank is not None:
+        if selected.index is not None:
+            raise InputError(f"--device {device} is one GPU for several processes: use cuda")
+        selected = torch.device("cuda", local_rank)
+    configure_backends(selected)
+    in_hardware = ["bfloat16"] if bfloat16_in_hardware(selected) else []
+    in_hardware.append("float16" if selected.type == "cuda" else "float32")
+    dtype = in_hardware[0] if dtype == "auto" else dtype
+    print(f"device {describe(selected)}, {dtype}")
+    if selected.type == "cpu" and dtype not in in_hardware:
+        print(f"note: {dtype} is emulated on this CPU, up to ten times as slow: use auto")
+    return selected, DTYPES[dtype]
 
 
 def configure_backends(device: torch.device) -> None:

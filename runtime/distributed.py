@@ -80,10 +80,6 @@ class Processes:
         if any(other != first for other in others):
             raise InputError(problem)
 
-    def barrier(self) -> None:
-        """Wait until all ranks have arrived here."""
-        self.any(False)
-
 
 @contextlib.contextmanager
 def process_group():
@@ -95,17 +91,14 @@ def process_group():
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield Processes()
         return
-    processes = Processes(
-        *(int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-    )
-    has_gpus = torch.cuda.is_available()
+    local_rank, has_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.is_available()
     if has_gpus:
-        if processes.local_rank >= (count := torch.cuda.device_count()):
+        if local_rank >= (count := torch.cuda.device_count()):
             raise InputError(
-                f"there is no GPU for process {processes.local_rank} of this machine, which has "
-                f"{count} GPUs: use a lower --nproc_per_node"
+                f"there is no GPU for process {local_rank} of this machine, which has {count} "
+                "GPUs: use a lower --nproc_per_node"
             )
-        torch.cuda.set_device(processes.local_rank)
+        torch.cuda.set_device(local_rank)
     # Imported before there is a group: its default arguments would keep it.
     from torch.distributed import nn  # noqa: F401
 
@@ -125,7 +118,7 @@ def process_group():
             stack.enter_context(contextlib.redirect_stdout(null))
         problems = None
         try:
-            yield processes
+            yield Processes(rank, local_rank, world_size)
         except (InputError, RuntimeError) as error:
             if isinstance(error, RuntimeError):  # of a collective
                 if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
@@ -163,11 +156,10 @@ def signals():
     def receive(number, frame):
         received.append(number)
 
-    old_handlers = {
-        number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    handlers = [signal.signal(number, receive) for number in numbers]
     try:
         yield received
     finally:
-        for number, handler in old_handlers.items():
+        for number, handler in zip(numbers, handlers, strict=True):
             signal.signal(number, handler)

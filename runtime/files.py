@@ -186,16 +186,10 @@ def _check(source: str | Path, value, schema, remedy: str) -> None:
 def read_json_lines(path: str | Path) -> list[Any]:
     """Return the JSON values of a file's lines, None for corrupt lines.
 
-    An incomplete last line is left out.
+    An incomplete last line is left out. Raises OSError if it cannot be read.
     """
-    try:
-        lines = Path(path).read_bytes().split(b"\n")
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror}): remove it, or use another folder"
-        ) from None
     values: list[Any] = []
-    for line in lines:
+    for line in Path(path).read_bytes().split(b"\n"):
         try:
             values.append(json.loads(line.decode()))
         except (ValueError, RecursionError):

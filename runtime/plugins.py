@@ -44,26 +44,20 @@ class Plugin:
 def load_plugin(path: str | Path) -> Plugin:
     """Import a file and return the plugin; its encodings are registered.
 
-    The same file is imported once. Raises InputError if it cannot be imported,
-    has no encoding with `names`, or uses a name that is taken.
+    The same file is imported once. Raises OSError if it cannot be read, InputError
+    if it cannot be imported, has no encoding with `names`, or uses one that is taken.
     """
     path = Path(path)
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"--plugin {path} cannot be read ({error.strerror}): pass a Python file with a "
-            "subclass of posenc.Encoding"
-        ) from None
+    source = path.read_bytes()
     if path.suffix != ".py":
-        raise InputError(f"--plugin {path} is not a Python file: use a name that ends in .py")
+        raise InputError(f"{path} is not a Python file: use a name that ends in .py")
     module = MODULE_PREFIX + re.sub(r"\W", "_", path.stem)  # my-encoding.py is allowed
     if loaded := LOADED.get(module):
         if (loaded.path.name, loaded.source) == (path.name, source):
             return loaded
         raise InputError(
-            f"--plugin {path}: the plugin {loaded.path} with the same module name is loaded: "
-            "rename one of them, or run the program once for each"
+            f"{path} and the plugin {loaded.path} have the same module name: rename one of "
+            "them, or run the program once for each"
         )
     import more_encodings  # noqa: F401  # late: torch takes seconds
     from posenc import ENCODINGS, Encoding
@@ -79,7 +73,7 @@ def load_plugin(path: str | Path) -> Plugin:
         remedy = "fix the file"
         if isinstance(error, ImportError):
             remedy += "; it cannot import other files of yours"
-        raise InputError(f"--plugin {place}: {_reason(error)}: {remedy}") from None
+        raise InputError(f"{place}: {_reason(error)}: {remedy}") from None
     classes = [cls for cls in vars(imported).values() if isinstance(cls, type)]
     own = [cls for cls in classes if cls.__module__ == module and issubclass(cls, Encoding)]
     found = [cls.names for cls in dict.fromkeys(own)]
@@ -88,8 +82,8 @@ def load_plugin(path: str | Path) -> Plugin:
     new = {name for name in names if re.fullmatch(r"[\w.-]+", str(name)) and name not in before}
     if has_strings or not new or len(new) < len(names):
         raise InputError(
-            f"--plugin {path} has encodings with the names {found}: write subclasses of "
-            'posenc.Encoding, each with `names = ("my-encoding",)` that are not in use'
+            f"{path} has encodings with the names {found}: write subclasses of posenc.Encoding, "
+            'each with `names = ("my-encoding",)` that are not in use'
         )
     LOADED[module] = Plugin(path, module, source, names)
     return LOADED[module]
@@ -97,12 +91,10 @@ def load_plugin(path: str | Path) -> Plugin:
 
 def _lines(error: BaseException, paths: Iterable[str]) -> list[str]:
     """Return the lines of an exception that are in some files."""
-    frames = [
-        (frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)
-    ]
+    lines = [(x.filename, x.lineno) for x in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
-        frames.append((error.filename or "", error.lineno))
-    return [f"{path}, line {line}" for path, line in frames if path in paths]
+        lines.append((error.filename or "", error.lineno))
+    return [f"{path}, line {line}" for path, line in lines if path in paths]
 
 
 def _reason(error: BaseException) -> str:

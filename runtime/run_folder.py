@@ -23,7 +23,9 @@ import os
 import uuid
 import weakref
 from collections.abc import Callable, Set
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from runtime import plugins
 from runtime.checkpoints import (
@@ -32,7 +34,6 @@ from runtime.checkpoints import (
     FORMAT,
     list_checkpoints,
     load_checkpoint,
-    named_step,
     write_checkpoint,
 )
 from runtime.devices import provenance
@@ -54,41 +55,27 @@ CONFIG, LOG, PRETRAINED = "config.yaml", "log.jsonl", "pretrained_config.json"
 LOSSES = ("train", "val")  # kinds of records with a loss
 RECORD = fields({"kind": str, "step": Count, "loss?": float, "id?": str})  # of the log
 ALREADY = "{} already contains a run: pass --resume to continue it, or use another --out_dir"
-USE_THE_SAME = "use the same, or another --out_dir"
 
 
+@dataclass(eq=False)
 class Run:
     """A training run's folder: find a checkpoint, then lock, log and save.
-
-    data: {"sha256", "tokenizer"} of the training data. keep: how many
-    checkpoints stay. logger: of training/loggers.py, or None. is_writer: other
-    ranks write nothing. files: of the tokenizer, copied into the folder.
 
     A checkpoint's config also has `init_steps`, the trained_steps of the
     --init_from source, and `changes`, one for each resume with other settings:
     {"step": 6, "settings": {"steps": [6, 12]}} for 12 steps instead of 6.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        config: dict,
-        data: dict,
-        keep: int = 1,
-        logger=None,
-        is_writer: bool = True,
-        files: dict[str, bytes] | None = None,
-    ):
-        self.folder = Path(folder)
-        self.config = config
-        self.data = data
-        self.keep = keep
-        self.is_writer = is_writer
-        self.files = files or {}
-        self.logger = logger if is_writer else None
-        self.step = -1  # of the checkpoint that training resumes from
-        self.init_steps: int | None = None
-        self.changes = []
+    folder: Path
+    config: dict
+    data: dict[str, str | None]  # "sha256" and "tokenizer" of the training data
+    keep: int = 1  # number of newest checkpoints that stay
+    logger: Any = None  # of training/loggers.py
+    is_writer: bool = True  # other ranks write nothing
+    files: dict[str, bytes] = field(default_factory=dict)  # of the tokenizer, to copy
+    step: int = -1  # of the checkpoint that training resumes from
+    init_steps: int | None = None
+    changes: list[dict] = field(default_factory=list)
 
     def find_checkpoint(self, resume: bool, override: Set[str] = frozenset()) -> dict | None:
         """Return the content of the newest checkpoint, or None for a new run.
@@ -105,45 +92,36 @@ class Run:
         if not paths:
             return None
         checkpoint = load_checkpoint(self.folder, check_plugins=False)
-        if checkpoint["data"]["sha256"] is None:
-            raise InputError(
-                f"--resume: {self.folder} contains imported weights, not a training to continue: "
-                f"start a new run with --init_from {self.folder} and another --out_dir"
-            )
-        self.step = checkpoint["step"]
-        old = checkpoint["config"]
+        old, self.step = checkpoint["config"], checkpoint["step"]
+        if checkpoint["data"] != self.data:
+            what = f"not trained on the data in {self.config['data']}"
+            remedy = f"start a new run with --init_from {self.folder}"
+            raise InputError(refusal(self.folder, what, remedy))
         changed = {
             name: [old.get(name), value]
             for name, value in self.config.items()
             if name not in MAY_CHANGE_ON_RESUME and _identity(old.get(name)) != _identity(value)
         }
-        self._check_changes(changed, checkpoint["data"], override)
-        self.init_steps = old.get("init_steps")
-        self.changes = list(old.get("changes", []))
+        self._check_changes(changed, override)
+        self.init_steps, self.changes = old.get("init_steps"), [*old.get("changes", [])]
         if changed:
             self.changes.append({"step": self.step, "settings": changed})
         return checkpoint
 
-    def _check_changes(self, changed: dict, old_data: dict, override: Set[str]) -> None:
+    def _check_changes(self, changed: dict[str, list], override: Set[str]) -> None:
         """Raise InputError for changes that are not allowed."""
         old_steps, steps = changed.get("steps", (0, 0))
         allowed = override | ({"steps"} if steps > old_steps else set())
-        refused = [name for name in changed if name not in allowed]
-        flag = ",".join(
-            name for name in [*sorted(override), *refused] if name in MAY_BE_OVERRIDDEN
-        )
-        overridden = (
-            f"use the same, or pass --override {flag} to change it from step {self.step} on"
-        )
-        remedies = {difference(name, *changed[name]): USE_THE_SAME for name in refused}
-        remedies |= {
-            difference(x, *changed[x]): overridden for x in refused if x in MAY_BE_OVERRIDDEN
-        }
-        if old_data != self.data:
-            remedy = f"use the same, or start a new run with --init_from {self.folder}"
-            remedies[f"not trained on the data in {self.config['data']}"] = remedy
-        if remedies:
-            raise InputError(*(refusal(self.folder, *each) for each in remedies.items()))
+        refused = {name: change for name, change in changed.items() if name not in allowed}
+        flag = ",".join(sorted((override | refused.keys()) & MAY_BE_OVERRIDDEN))
+        consent = f"pass --override {flag} to change it from step {self.step} on"
+        remedies = dict.fromkeys(MAY_BE_OVERRIDDEN, consent)
+        problems = [
+            refusal(self.folder, difference(name, *change), remedies.get(name))
+            for name, change in refused.items()
+        ]
+        if problems:
+            raise InputError(*problems)
 
     def start(self, device: torch.device, init_steps: int | None = None, **facts) -> None:
         """Lock the folder, write the config, and open the log with "start".
@@ -161,23 +139,21 @@ class Run:
         run_id = ids[0] if ids else uuid.uuid4().hex[:8]
         if self.logger:  # may raise, so it precedes the config
             self.logger.start(self.folder, run_id, self.config, self.step)
-        with atomic(self.folder / CONFIG) as file:
-            file.write(yaml.safe_dump(self.config, sort_keys=False).encode())
+        plugin = self.config.get("plugin") or {}
+        used = [each for each in plugins.LOADED.values() if each.path.name in plugin]
+        files = {CONFIG: yaml.safe_dump(self.config, sort_keys=False).encode(), **self.files}
+        files |= {each.path.name: each.source for each in used}
         if self.step < 0 and (source := self.config.get("init_from")):
             imported = run_folder_of(source) / PRETRAINED
             if imported.is_file():  # for an export
-                self.files = self.files | {PRETRAINED: imported.read_bytes()}
-        for name, content in self.files.items():
+                files[PRETRAINED] = imported.read_bytes()
+        for name, content in files.items():
             with atomic(self.folder / name) as file:
                 file.write(content)
-        for plugin in plugins.LOADED.values():
-            if plugin.path.name in (self.config.get("plugin") or {}):
-                with atomic(self.folder / plugin.path.name) as file:
-                    file.write(plugin.source)
         # For --tokenizer RUN.
         facts |= {"data": self.data["sha256"], "tokenizer": self.data["tokenizer"]}
-        if self.config.get("plugin"):
-            facts["plugin"] = self.config["plugin"]
+        if plugin:
+            facts["plugin"] = plugin
         if self.changes and self.changes[-1]["step"] == self.step:
             facts["changed"] = self.changes[-1]["settings"]
         self._write("start", max(0, self.step), id=run_id, **facts, **provenance(device))
@@ -193,18 +169,12 @@ class Run:
         return records
 
     def log(self, kind: str, step: int, **values) -> None:
-        """Append numbers to the log, and send them to the logger."""
+        """Append numbers or texts to the log, and send them to the logger."""
         if not self.is_writer:
             return
         self._write(kind, step, **values)
         if self.logger:
             self.logger.log({f"{kind}/{name}": value for name, value in values.items()}, step)
-
-    def log_sample(self, step: int, text: str) -> None:
-        """Append a text to the log, and send it to the logger."""
-        self._write("sample", step, text=text)
-        if self.logger:
-            self.logger.log_text("sample", text, step)
 
     def _write(self, kind: str, step: int, **values) -> None:
         with writing(self.folder / LOG), open(self.folder / LOG, "a", encoding="utf-8") as log:
@@ -239,15 +209,14 @@ class Run:
 
     def describe_last_good(self, step: int) -> str:
         """Return which checkpoint to use if the weights of `step` give NaN."""
-        good = [path for path in list_checkpoints(self.folder) if named_step(path) < step]
-        if not good:
-            return "train again with a lower --lr and another --out_dir"
-        remedy = "remove later ones, pass --resume, a lower --lr and --override lr"
-        return f"to continue from {good[-1].name}, {remedy}"
+        if good := list_checkpoints(self.folder, before=step):
+            remedy = "remove later ones, pass --resume, a lower --lr and --override lr"
+            return f"to continue from {good[-1].name}, {remedy}"
+        return "train again with a lower --lr and another --out_dir"
 
     def finish(self) -> None:
         """Close the logger, if there is one."""
-        if self.logger:
+        if self.logger and self.is_writer:
             self.logger.finish()
 
 
@@ -256,24 +225,23 @@ def _identity(value):
     return sorted(value.values()) if isinstance(value, dict) else value
 
 
-def _shorten(value):
-    """Return the value of a setting, with 12 digits of a plugin's SHA-256."""
-    if not isinstance(value, dict):
-        return value
-    return " ".join(f"{name} {sha256[:12]}" for name, sha256 in value.items())
-
-
 def difference(name: str, old, new) -> str:
     """Return "trained with NAME OLD, not NEW" for `refusal`."""
+    old, new = (  # 12 digits of a plugin's SHA-256
+        " ".join(f"{file} {sha256[:12]}" for file, sha256 in value.items())
+        if isinstance(value, dict)
+        else value
+        for value in (old, new)
+    )
     if old is None:
-        return f"trained without {name}, not with {name} {_shorten(new)}"
-    other = "not without it" if new is None else f"not {_shorten(new)}"
-    return f"trained with {name} {_shorten(old)}, {other}"
+        return f"trained without {name}, not with {name} {new}"
+    return f"trained with {name} {old}, not {'without it' if new is None else new}"
 
 
-def refusal(folder: Path, difference: str, remedy: str = USE_THE_SAME) -> str:
+def refusal(folder: Path, difference: str, remedy: str | None = None) -> str:
     """Return the error for a difference between a run and its resume."""
-    return f"--resume: {folder} was {difference}: {remedy}"
+    remedy = remedy or "another --out_dir"
+    return f"--resume: {folder} was {difference}: use the same, or {remedy}"
 
 
 def lock_folder(folder: Path) -> Callable[[], None]:

@@ -160,11 +160,8 @@ class Scheduler:
                 self.start(job, free.pop())
 
     def start(self, job: Job, slot: int | None) -> None:
-        environment = {
-            "OMP_NUM_THREADS": str(self.threads),
-            **os.environ,
-            "PYTHONUNBUFFERED": "1",
-        }
+        environment = {"OMP_NUM_THREADS": str(self.threads)} | os.environ
+        environment["PYTHONUNBUFFERED"] = "1"
         devices = [] if slot is None else self.groups[slot]
         if devices or slot is None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
@@ -192,9 +189,8 @@ class Scheduler:
             if self.signal:  # a training ends without an error, but before its last step
                 job.state = "interrupted"
             output = self.log_of(job).read_text(errors="replace")
-            self.print(
-                f"{job.state}: {job.name}, {describe_seconds(time.time() - job.started)}"
-            )
+            seconds = time.time() - job.started
+            self.print(f"{job.state}: {job.name}, {describe_seconds(seconds)}")
             program, last_word = job.words[0], Path(job.words[-1])
             if program in ("report.py", "sample.py"):
                 self.print(output)

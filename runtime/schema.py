@@ -77,9 +77,8 @@ def fields(types: dict[str, Any], forbid_others: bool = False) -> Any:
     named = [(name, type_) for names, type_ in types.items() for name in names.split()]
     required = [(name, type_) for name, type_ in named if not name.endswith("?")]
     optional = [(name[:-1], type_, None) for name, type_ in named if name.endswith("?")]
-    return msgspec.defstruct(
-        "Object", [*required, *optional], forbid_unknown_fields=forbid_others
-    )
+    members = [*required, *optional]
+    return msgspec.defstruct("Object", members, forbid_unknown_fields=forbid_others)
 
 
 def nullable(type_) -> Any:

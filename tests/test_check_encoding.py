@@ -140,6 +140,6 @@ def test_invalid_input_is_refused(mine, refused, tmp_path):
         "error: name a Python file with your encoding, or an encoding with --pe"
     ]
     (line,) = refused(check_encoding.main, tmp_path / "none.py")
-    assert f"{tmp_path}/none.py cannot be read (No such file" in line
+    assert f"{tmp_path}/none.py' cannot be used (No such file" in line
     (line,) = refused(check_encoding.main, mine, "--pe", "my-recency:power=x,cabel")
     assert "power is 'x'" in line

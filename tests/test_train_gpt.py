@@ -355,7 +355,7 @@ def test_wandb_gets_the_values_of_the_log(train, monkeypatch):
     for kind in ("train", "val"):
         values = [(each["step"], each[f"{kind}/loss"]) for each in logged if f"{kind}/loss" in each]
         assert values == [(record["step"], record["loss"]) for record in records_of(run, kind)]
-    assert sum("sample" in each for each in logged) == 2
+    assert sum("sample/text" in each for each in logged) == 2
     (shown,) = wandb.Html.call_args.args
     assert html.unescape(shown) == f"<pre>{records_of(run, 'sample')[-1]['text']}</pre>"
 
@@ -378,7 +378,7 @@ def test_tensorboard_gets_the_values_of_the_log(train):
             np.testing.assert_allclose([event.value for event in found], values, rtol=1e-6)
     perplexities = [event.value for event in events.Scalars("val/perplexity")]
     np.testing.assert_allclose(perplexities, np.exp(val_losses(run)), rtol=1e-6)
-    texts = events.Tensors("sample/text_summary")
+    texts = events.Tensors("sample/text/text_summary")
     assert {text.step for text in texts} == {3, 6}
     session = events.PluginTagToContent("hparams")["_hparams_/session_start_info"]
     assert all(name in session for name in (b"weight_decay", b"init_from", b"cable"))
@@ -613,7 +613,7 @@ def test_all_invalid_settings_are_reported_at_once(lines):
     [
         ("stepz: 3\nsedd: 1", ["key stepz is unknown: did you mean steps?", "key sedd is unknown"]),
         ("steps: [1", ["is not YAML"]),
-        ("# nothing", ["is not a mapping: use lines of the form 'name: value'"]),
+        ("# nothing", ["is not a mapping: use lines as in 'steps: 100'"]),
         ("seed: null", ["seed is null: use an integer"]),
     ],
 )

@@ -93,9 +93,8 @@ def check_paths(model: GPT, config, device: torch.device, dtype: torch.dtype) ->
     if not is_checked(config, device):
         return
     specs = itertools.cycle(model.config.encodings.layers)
-    kinds = {
-        (spec, path.name) for spec, path in zip(specs, model.attention_paths, strict=False)
-    }
+    names = [path.name for path in model.attention_paths]
+    kinds = {*zip(specs, names, strict=False)}
     has_sdpa = all(attention.resolve_path("auto", each).fused for each in model.posenc)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for spec, path in sorted(kind for kind in kinds if kind[1] != "dense"):

@@ -34,9 +34,8 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     old_tokenizer, data = checkpoint["data"]["tokenizer"], checkpoint["config"].get("data")
     if old_tokenizer != tokenizer:
         remedy = f"use other data, such as {data}" if data else "use other data"
-        problems.append(
-            f"{run} was trained on {old_tokenizer} tokens, not {tokenizer}: {remedy}"
-        )
+        difference = f"was trained on {old_tokenizer} tokens, not {tokenizer}"
+        problems.append(f"{run} {difference}: {remedy}")
     state = model.state_dict()
     kept = {} if problems else kept_names(weights, old["pe"], model)
     misfits = [name for name in kept if weights[kept[name]].shape != state[name].shape]

@@ -2,16 +2,15 @@
 
     logger = LOGGERS["tensorboard"]()                # raises ImportError
     logger.start(folder, run_id, config, step=-1)    # step: to resume from
-    logger.log({"train/loss": 2.5}, step=10)
-    logger.log_text("sample", "Once upon", step=10)
+    logger.log({"train/loss": 2.5, "sample/text": "Once upon"}, step=10)
     logger.finish()
 
 A run keeps its own log, too (runtime/run_folder.py).
 """
 
 import html
+import textwrap
 from pathlib import Path
-from typing import Any
 
 from errors import InputError
 
@@ -42,11 +41,12 @@ class WandbLogger:
             raise InputError(f"wandb: {reason}: {remedy}") from None
         self.run.define_metric("*", step_metric="step")
 
-    def log(self, values: dict[str, Any], step: int) -> None:
-        self.run.log({"step": step, **values})
-
-    def log_text(self, name: str, text: str, step: int) -> None:
-        self.log({name: self.wandb.Html(f"<pre>{html.escape(text)}</pre>")}, step)
+    def log(self, values: dict[str, float | str], step: int) -> None:
+        shown = {
+            name: self.wandb.Html(f"<pre>{html.escape(x)}</pre>") if isinstance(x, str) else x
+            for name, x in values.items()
+        }
+        self.run.log({"step": step, **shown})
 
     def finish(self) -> None:
         self.run.finish()
@@ -73,14 +73,13 @@ class TensorBoardLogger:
         for summary in hparams(values, {"val/loss": None, "val/perplexity": None}):
             self.writer._get_file_writer().add_summary(summary)
 
-    def log(self, values: dict[str, float], step: int) -> None:
+    def log(self, values: dict[str, float | str], step: int) -> None:
         for name, value in values.items():
-            self.writer.add_scalar(name, value, step)
+            if isinstance(value, str):
+                self.writer.add_text(name, textwrap.indent(value, "    "), step)  # as code
+            else:
+                self.writer.add_scalar(name, value, step)
         self.writer.flush()  # otherwise every two minutes, and not at the end
-
-    def log_text(self, name: str, text: str, step: int) -> None:
-        code = text.replace("\n", "\n    ")  # in Markdown
-        self.writer.add_text(name, f"    {code}", step)
 
     def finish(self) -> None:
         self.writer.close()

@@ -35,9 +35,8 @@ class StepMetrics:
         """config: of train_gpt.py; dtype: of matrix products."""
         self.processes = processes
         self.tokens_per_step = config.tokens_per_step
-        self.flops_per_token = model.flops_per_token(
-            config.block_size, windows.targets_per_window
-        )
+        targets = windows.targets_per_window
+        self.flops_per_token = model.flops_per_token(config.block_size, targets)
         self.device = next(model.parameters()).device
         self.peak_flops = devices.peak_flops(devices.describe(self.device), dtype)
         self.steps: list[Step] = []
@@ -70,13 +69,13 @@ class StepMetrics:
         """
         first = int(self.is_first_interval and len(self.steps) > 1)
         ms = 1000 * statistics.fmean(self.seconds[first:])
+        waits = [1000 * each.data_seconds for each in self.steps[first:]]
         values = {
             "loss": losses.mean().item(),
             "lr": lr,
             "grad_norm": self.steps[-1].norm.item(),
             "ms": ms,
-            "data_ms": 1000
-            * statistics.fmean(each.data_seconds for each in self.steps[first:]),
+            "data_ms": statistics.fmean(waits),
             "tokens_per_second": 1000 * self.tokens_per_step / ms,
             "memory": devices.peak_memory(self.device),
         }

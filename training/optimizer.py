@@ -26,9 +26,7 @@ def adamw(model, lr: float, betas: tuple[float, float], weight_decay: float):
 class MuonAndAdamW(torch.optim.Optimizer):
     """Muon for the first parameter group, AdamW for the others."""
 
-    def __init__(
-        self, matrices: dict, others: list[dict], lr: float, betas: tuple[float, float]
-    ):
+    def __init__(self, matrices: dict, others: list, lr: float, betas: tuple[float, float]):
         self.muon = torch.optim.Muon([matrices], lr=lr, adjust_lr_fn="match_rms_adamw")
         self.adamw = torch.optim.AdamW(others, lr=lr, betas=betas, fused=True)
         super().__init__([*self.muon.param_groups, *self.adamw.param_groups], {})

@@ -170,9 +170,8 @@ class Config:
             known = ",".join(sorted(MAY_BE_OVERRIDDEN))
             problems.append(f"--override {name} cannot change in a run: use some of {known}")
         if self.min_lr > self.lr:
-            problems.append(
-                f"min_lr {self.min_lr:g} is above lr {self.lr:g}: use a lower --min_lr"
-            )
+            values = f"min_lr {self.min_lr:g} is above lr {self.lr:g}"
+            problems.append(f"{values}: use a lower --min_lr")
         if self.optimizer not in OPTIMIZERS:
             known = " ".join(OPTIMIZERS)
             problems.append(f"unknown optimizer '{self.optimizer}': use one of {known}")
@@ -305,8 +304,6 @@ def options(cls: type[posenc.Encoding]) -> list[str]:
     for name, parameter in inspect.signature(cls).parameters.items():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             default = "" if parameter.default is None else f"={parameter.default}"
-            others = [
-                word for word in cls.option_words.get(name, ()) if word != parameter.default
-            ]
-            found.append(" or ".join(f"`{word}`" for word in (f"{name}{default}", *others)))
+            words = [f"{name}{default}", *cls.option_words.get(name, ())]
+            found.append(" or ".join(f"`{x}`" for x in words if x != parameter.default))
     return found

@@ -47,7 +47,7 @@ def test_imported_gpt2_can_be_evaluated_but_not_resumed(tmp_path, refused):
     for source in ([], ["--init_from", out]):
         flags = [*flags, "--resume", "--size", "quickstart", "--block_size", 32, "--out_dir", out]
         (line,) = refused(train_gpt.main, *flags, *source)
-        assert "run contains imported weights, not a training to continue: start a new" in line
+        assert f"was not trained on the data in {data}: use the same, or start a new run" in line
 
 
 def authors_logits(weights, tokens, heads):

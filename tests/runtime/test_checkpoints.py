@@ -119,7 +119,7 @@ def test_a_checkpoint_under_the_name_of_another_step_is_refused(run, resume, ref
     assert f"{stray} is corrupt or not a checkpoint (it was written after step 4): remove" in line
     (run / PREVIOUS).unlink()
     (run / NEWEST).unlink()
-    assert refused(sample.main, run)[0].endswith("restore a copy, or remove it")
+    assert refused(sample.main, run)[0].endswith("restore a copy of it")
 
 
 def test_settings_are_read_without_the_weights(run):

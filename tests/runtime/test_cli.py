@@ -118,7 +118,7 @@ def test_files_with_other_content_are_refused(refused, tmp_path):
     path = tmp_path / "config.yaml"
     for text, message in (
         ("out_dir: 2024", "error: out_dir is 2024: use text in quotes"),
-        ("plugin: my.py", "plugin cannot be set in a file: pass it on the command line"),
+        ("plugin: my.py", "error: plugin is my.py: use --plugin FILE or null"),
         ("a: " + "[" * 1000, "is not YAML"),
     ):
         path.write_text(text)

@@ -148,16 +148,13 @@ def test_a_changed_file_is_not_run_from_bytecode(tmp_path):
         ("a.py", ENCODING.replace("('my-a',)", "'my-a'"), "the names ['my-a']: write"),
         ("a.py", ENCODING.replace("my-a", "my+a"), "the names [('my+a',)]: write"),
         ("a.txt", ENCODING, "use a name that ends in .py"),
-        ("missing.py", None, "cannot be read (No such file or directory): pass a Python file"),
-        (".", None, "cannot be read (Is a directory)"),
     ],
 )
 def test_an_invalid_plugin_is_refused(name, text, expected, tmp_path, refused, unregistered):
     loaded = dict(plugins.LOADED)
-    if text is not None:
-        (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text)
     (line,) = refused(train_gpt.main, "--plugin", tmp_path / name, "--dry_run")
-    assert line.startswith(f"error: --plugin {tmp_path / name}") and expected in line
+    assert line.startswith(f"error: {tmp_path / name}") and expected in line
     assert loaded == plugins.LOADED
 
 
@@ -175,7 +172,7 @@ def test_two_files_with_one_module_name_are_refused(slope, tmp_path, refused, un
     other = tmp_path / "my_slope.py"
     other.write_text(ENCODING)
     (line,) = refused(train_gpt.main, "--plugin", slope, "--plugin", other, "--dry_run")
-    assert f"the plugin {slope} with the same module name is loaded: rename one of them" in line
+    assert f"{other} and the plugin {slope} have the same module name: rename one of them" in line
 
 
 def test_programs_without_encodings_do_not_import_torch():

@@ -159,5 +159,5 @@ def test_log_without_a_newline_at_the_end_is_complete(tmp_path):
 def test_unreadable_log_is_reported(tmp_path):
     (tmp_path / "log.jsonl").mkdir()
     for call in (run_folder.read_log, lambda run: new_run(run).start(torch.device("cpu"))):
-        with pytest.raises(InputError, match=r"log.jsonl cannot be read \(Is a directory\): "):
+        with pytest.raises(IsADirectoryError, match=r"log.jsonl"):
             call(tmp_path)
