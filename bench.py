@@ -38,6 +38,7 @@ import torch
 
 from benchmarking import comparison
 from benchmarking.cases import BENCHMARKS, build_cases
+from benchmarking.profiles import measure_gpu_seconds, measure_seconds
 from benchmarking.setting import BASELINES, BenchmarkCase, Setting, interleave, make_entry
 from errors import InputError
 from model import GPTConfig
@@ -186,7 +187,7 @@ def measure_encodings(
 ) -> Iterator[None]:
     """Add the entries of all cases at one context; yield after each encoding."""
     device = setting.device
-    clock = devices.measure_gpu_seconds if name == "attention" else devices.measure_seconds
+    clock = measure_gpu_seconds if name == "attention" else measure_seconds
     peak = devices.peak_flops(devices.describe(device), setting.dtype)
     if setting.compile:
         # Otherwise the second context would be compiled for dynamic shapes.

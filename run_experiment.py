@@ -19,7 +19,7 @@ follow at the end:
     {data} {out} {root}       folders of the shards, the report, all outputs
     {scaled:512,1024}         lengths at this scale
     {shift:6} {window:80}     exponent of ALiBi's slopes, window at this scale
-    {seeds} {plugins}         all seeds, --plugin flags
+    {plugins}                 --plugin flags
     {full:TEXT} {reduced:TEXT} {small:TEXT} {smoke:TEXT}
                               TEXT at this scale, else nothing
 """
@@ -71,12 +71,11 @@ class Scale:
 
 
 TARGETS = "--protocol same-targets --targets {} --windows {}"
+SMOKE_RECALL = "--passage 8 --trials 4"
 SCALES = {
     "full": Scale(1, 10**8, None, TARGETS.format(1, 1000), "--trials 250", "--windows 100"),
     "small": Scale(4, 2**17, 320, TARGETS.format(64, 250), "--trials 100", "--windows 100"),
-    "smoke": Scale(
-        32, 1024, 320, TARGETS.format(8, 4), "--passage 8 --trials 4", "--windows 4"
-    ),
+    "smoke": Scale(32, 1024, 320, TARGETS.format(8, 4), SMOKE_RECALL, "--windows 4"),
 }
 
 
@@ -87,12 +86,10 @@ class Config:
     name: str = "experiment"
     """folder of the report"""
     scale: Literal["full", "small", "smoke"] = "full"
-    """full: the paper's networks, data and lengths; small: 0.8M parameters,
-    bytes, lengths / 4, hours on a CPU; smoke: six steps on the standard
-    library, lengths / 32, a functional test"""
+    """full: the paper's networks, data and lengths; small: 0.8M parameters, bytes, lengths / 4,
+    hours on a CPU; smoke: six steps on the standard library, lengths / 32, a functional test"""
     data: str = "fineweb-edu"
-    """fineweb-edu, fineweb, wikitext103 or stdlib (prepared below data/), or a
-    folder of shards"""
+    """fineweb-edu, fineweb, wikitext103 or stdlib (prepared below data/), or a folder of shards"""
     prepare_flags: str = ""
     """flags of the program that prepares this data at full scale"""
     train: list[str] = field(default_factory=list)
@@ -110,8 +107,7 @@ class Config:
     train_flags: str = ""
     """flags of train_gpt.py; fields as in --commands"""
     sweep: str | None = None
-    """a setting of train_gpt.py and its values, as in lr=3e-4,6e-4; the report
-    is NAME-SETTING"""
+    """a setting of train_gpt.py and its values, as in lr=3e-4,6e-4; report: NAME-SETTING"""
     continue_as: list[str] = field(default_factory=list)
     """every run is trained further as each of these encodings"""
     continue_flags: str = "--steps 0"
@@ -119,8 +115,7 @@ class Config:
     pretrained: str | None = None
     """words of import_pretrained.py, for a model that is not trained"""
     perplexity: str | None = None
-    """context lengths of eval_extrapolation.py; further flags may follow, as
-    in "512,1024 --cache_window {scaled:512}\""""
+    """context lengths of eval_extrapolation.py; flags may follow: 512 --cache_window 256"""
     same_targets: str | None = None
     """the same with --protocol same-targets"""
     recall: str | None = None
@@ -132,8 +127,7 @@ class Config:
     evaluate_on: list[str] = field(default_factory=list)
     """data sets of the evaluations, if they are not the training's"""
     eval_tokens: int | None = cli.limited(None, 1)
-    """most tokens of perplexity at each length, but one window; null: those of
-    the scale"""
+    """most tokens of perplexity at each length, but one window; null: those of the scale"""
     commands: list[str] = field(default_factory=list)
     """further commands, see above"""
     paper: str | None = None
@@ -168,9 +162,7 @@ def main(argv: list[str] | None = None) -> None:
     own = {*Config.__dataclass_fields__, "pe", "seed"}
     for name in settings.Config.__dataclass_fields__.keys() - own:
         if f"--{name}" in words[:end]:
-            raise InputError(
-                f"--{name} is a flag of train_gpt.py: pass it at the end, after --"
-            )
+            raise InputError(f"--{name} is a flag of train_gpt.py: pass it at the end after --")
     config = cli.parse(Config, words[:end], __doc__)
     experiment = Experiment(config, words[end + 1 :])
     side_by_side = "all" if config.fixed and config.jobs == "auto" else config.jobs
@@ -179,8 +171,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(scheduler.run())
     for job in experiment.jobs:
         print(f"+ {scheduler.command(job)}", *experiment.expected_records(job))
-    trainings, vocab_size = experiment.trainings, experiment.vocab_size
-    print(cost.describe_costs(trainings, experiment.jobs, vocab_size))
+    print(cost.describe_costs(experiment.trainings, experiment.jobs, experiment.vocab_size))
 
 
 def folder_name(flags: list[str]) -> str:
@@ -283,14 +274,12 @@ class Experiment:
         words += ["--may_differ", ",".join(dict.fromkeys(differing))] if differing else []
         return Job(f"report {self.out.name}", words)
 
-    def add(
-        self, name: str, words: list[str], needs: list[Job], measures=False, **fields
-    ) -> Job:
-        """Add a job, or return the one with this command; measures: for the report."""
+    def add(self, name: str, words: list[str], needs: list[Job], **fields) -> Job:
+        """Add a job, or return the one with this command."""
         for known in self.jobs:
             if known.words == words:
                 return known
-        job = Job(name, words, needs, reports=[self.report] if measures else [], **fields)
+        job = Job(name, words, needs, **fields)
         if is_finished(words):
             job.state, job.finished_before = "done", 1.0
         self.jobs.append(job)
@@ -375,7 +364,7 @@ class Experiment:
 
     def evaluate(self, words: list[str], needs: list[Job]) -> None:
         name = f"{Path(words[0]).stem} {needs[0].name.removeprefix('train ')}"
-        self.add(name, [*words, *self.plugins], needs, measures=True)
+        self.add(name, [*words, *self.plugins], needs, reports=[self.report])
 
     def at_scale(self, lengths: str) -> str:
         """Return lengths, as in 512,1024,2x, at this scale; multiples stay."""
@@ -388,13 +377,11 @@ class Experiment:
     def format(self, command: str, **fields) -> str:
         """Return a command with its fields replaced (see the top)."""
         scale, divisor = self.config.scale, self.scale.divisor
-        texts = {
-            name: Text(lambda text, on=scale == name: text if on else "") for name in SCALES
-        }
-        fields |= texts | {
+        for name in SCALES:
+            fields[name] = Text(lambda text, on=scale == name: text if on else "")
+        fields |= {
             "reduced": Text(lambda text: "" if scale == "full" else text),
             "scaled": Text(self.at_scale),
-            "seeds": " ".join(map(str, self.config.seeds)),
             "plugins": shlex.join(self.plugins),
             "shift": Text(lambda text: str(int(text) - int(math.log2(divisor)))),
             "window": Text(lambda text: str(int(text) * (3 if divisor > 1 else 1) // divisor)),
@@ -418,8 +405,9 @@ class Experiment:
         if not words:
             return needs
         name, is_last = " ".join(words[:3]), "{run}" not in command
-        measures = bool(re.match("bench.py|plot.py losses|eval_|-m retrieval.evaluate", name))
-        return [self.add(name, words, needs, measures, is_last=is_last)]
+        measures = re.match("bench.py|plot.py losses|eval_|-m retrieval.evaluate", name)
+        reports = [self.report] if measures else []
+        return [self.add(name, words, needs, reports=reports, is_last=is_last)]
 
     def expected_records(self, report: Job) -> list[str]:
         """Return patterns of the records of a report, for a dry run."""

@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
+from errors import InputError
 from model import GPT, optimizer_step
 from text_data import data_loader
 from text_data.shards import Shards
@@ -78,8 +79,8 @@ class Trainer:
         self.sequences_per_step = config.sequences_per_step(self.world_size)
         if config.deterministic:
             devices.enable_determinism()
-        local_rank = processes.local_rank if self.world_size > 1 else None
-        self.device, self.dtype = devices.select_device(config.device, config.dtype, local_rank)
+        where = config.device, config.dtype, processes.local_rank
+        self.device, self.dtype = devices.select_device(*where)
         self.autocast = devices.autocast(self.device, self.dtype)  # mixed precision
         self.train_windows, self.val_windows = (
             settings.make_windows(config, Shards(config.data, split, config.verify_data))
@@ -93,10 +94,8 @@ class Trainer:
             self.tokenizer = load_tokenizer(self.train_windows.shards.tokenizer, config.data)
         self.init_steps, source = self.open_source(checkpoint)
         self.model = self.make_model(checkpoint, source)
-        betas = (config.beta1, config.beta2)
-        self.optimizer = make_optimizer(
-            self.model, config.lr, betas, config.weight_decay, config.optimizer
-        )
+        options = config.lr, (config.beta1, config.beta2), config.weight_decay, config.optimizer
+        self.optimizer = make_optimizer(self.model, *options)
         # Of each parameter group, relative to lr.
         self.rate_factors = [x["lr"] / (config.lr or 1) for x in self.optimizer.param_groups]
         self.scaler = make_grad_scaler(self.device, self.dtype)
@@ -110,10 +109,8 @@ class Trainer:
         self.micro_batch = max(size for size in sizes if per_rank % size == 0)
         self.accumulation_steps = per_rank // self.micro_batch
         self.parallel_model, self.no_sync = self.compile_and_wrap()
-        self.metrics = metrics.StepMetrics(
-            config, self.model, self.train_windows, self.dtype, processes
-        )
         windows = self.train_windows
+        self.metrics = metrics.StepMetrics(config, self.model, windows, self.dtype, processes)
         sampler = data_loader.Sampler(len(windows), config.seed, **self.sampler_state)
         sizes = (self.sequences_per_step, self.micro_batch, self.rank, self.world_size)
         batches = data_loader.micro_batches(windows, sampler, *sizes)
@@ -238,9 +235,8 @@ class Trainer:
         values, columns = metrics.validation_values(sums, tokens, windows, self.step, self.run)
         self.print_line(*columns)
         self.processes.run_on_all_ranks(lambda: self.run.log("val", self.step, **values))
-        if self.run.logger and self.rank == 0:
-            perplexity = metrics.perplexity(values["loss"])
-            self.run.logger.log({"val/perplexity": perplexity}, self.step)
+        if logger := self.run.logger:
+            logger.log({"val/perplexity": metrics.perplexity(values["loss"])}, self.step)
 
     def sample(self) -> None:
         """Print and log a text of the model, from a document's start on."""
@@ -287,10 +283,10 @@ class Trainer:
         if config.logger != "none":
             from training import loggers
 
-            logger = loggers.LOGGERS[config.logger]()  # of all ranks, as it may be missing
-        values, files = settings.recorded(config), shards.tokenizer_files
-        keep, is_writer = config.keep_checkpoints, self.rank == 0
-        run = Run(Path(config.out_dir), values, data, keep, logger, is_writer, files)
+            logger = loggers.LOGGERS[config.logger]()  # on all ranks, as it may be missing
+        options = {"keep": config.keep_checkpoints, "files": shards.tokenizer_files}
+        options |= {"is_writer": self.rank == 0, "logger": None if self.rank else logger}
+        run = Run(Path(config.out_dir), settings.recorded(config), data, **options)
         checkpoint = run.find_checkpoint(config.resume, config.overridden)
         # Also waits until no rank looks into the folder, which may change from here on.
         self.processes.check_equal(
@@ -335,9 +331,16 @@ class Trainer:
         """Restore optimizer and random states; return step and data position."""
         if not checkpoint:
             return 0, {"epoch": 0, "index": 0}
-        restore_optimizer(self.optimizer, self.scaler, checkpoint)
-        if self.rank < len(checkpoint["rng"]):
-            devices.set_random_state(checkpoint["rng"][self.rank], self.device)
+        try:
+            restore_optimizer(self.optimizer, self.scaler, checkpoint)
+            if self.rank < len(checkpoint["rng"]):
+                devices.set_random_state(checkpoint["rng"][self.rank], self.device)
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(
+                f"--resume: the optimizer or random state does not fit this network ({reason}): "
+                "use an earlier checkpoint, or start a new run with --init_from"
+            ) from None
         return checkpoint["step"], checkpoint["sampler"]
 
     def compile_and_wrap(self) -> tuple:

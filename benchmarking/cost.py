@@ -17,6 +17,7 @@ from runtime.scheduler import Job, describe_seconds
 import torch
 
 from attention import resolve_paths
+from benchmarking import profiles
 from benchmarking.cases import train_step
 from model import GPT, GPTConfig
 from text_data import recall_task
@@ -169,5 +170,5 @@ def measure_cpu(config, vocab_size: int) -> float:
         train_step(model, optimizer, scaler, (tokens, tokens), dtype)
 
     while len(seconds) < MEASURED_STEPS and sum(seconds) < MEASURED_SECONDS:
-        seconds.append(devices.measure_seconds(step, device))
+        seconds.append(profiles.measure_seconds(step, device))
     return flops * sequences / min(seconds)

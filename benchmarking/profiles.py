@@ -1,4 +1,4 @@
-"""Profile of a round: where its time goes, and the longest kernels.
+"""Time of a call, and its profile: where the time goes, and the longest kernels.
 
 Kernels belong to a group by their name. "waiting" is the rest of the wall time,
 in which the device waits for the host. On a CPU, operators take the place of
@@ -6,9 +6,8 @@ kernels, and the profiled round is slower than others.
 """
 
 import re
+import time
 from collections.abc import Callable
-
-from runtime import devices
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -20,6 +19,43 @@ GROUPS = {  # group -> pattern of kernels' names; the first that matches counts
     "products": r"gemm|nvjet|cutlass|cublas|\bmm\b|addmm|bmm|_mm_",
     "optimizer": r"multi_tensor|adam|foreach|lpnorm",
 }
+
+
+def measure_seconds(call: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds of `call()`, until the device has finished."""
+    synchronize(device)
+    start = time.perf_counter()
+    call()
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+def measure_gpu_seconds(call: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds for which a GPU is busy with what `call()` launches.
+
+    The GPU sleeps until all kernels are queued: slow launches do not count. On
+    a CPU, or if `call()` waits for the GPU, this is `measure_seconds`.
+    """
+    if device.type == "cpu":
+        return measure_seconds(call, device)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for cycles in (2**25, 2**28):  # about 20 and 150 milliseconds
+        synchronize(device)
+        torch.cuda._sleep(cycles)
+        start.record()
+        call()
+        end.record()
+        all_queued = not start.query()
+        synchronize(device)
+        if all_queued:
+            break
+    return start.elapsed_time(end) / 1000
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def kernel_group(name: str) -> str:
@@ -36,17 +72,17 @@ def profile_round(call: Callable[[], object], device: torch.device, seconds: flo
     is_gpu = device.type == "cuda"
     kind = "CUDA" if is_gpu else "CPU"
     with profile(activities=[getattr(ProfilerActivity, kind)]) as profiled:
-        wall = devices.measure_seconds(call, device)
+        wall = measure_seconds(call, device)
     milliseconds = 1000 * (seconds if is_gpu else wall)
     groups = dict.fromkeys((*GROUPS, OTHER), 0.0)
     kernels = []
     for event in profiled.key_averages():
-        time = (event.self_device_time_total if is_gpu else event.self_cpu_time_total) / 1000
-        if event.device_type.name == kind and time > 0:
-            groups[kernel_group(event.key)] += time
-            kernels.append({"name": event.key[:200], "calls": event.count, "ms": time})
+        spent = (event.self_device_time_total if is_gpu else event.self_cpu_time_total) / 1000
+        if event.device_type.name == kind and spent > 0:
+            groups[kernel_group(event.key)] += spent
+            kernels.append({"name": event.key[:200], "calls": event.count, "ms": spent})
     groups[WAITING] = max(0.0, milliseconds - sum(groups.values()))
     total = sum(groups.values())
     kernels.sort(key=lambda kernel: -kernel["ms"])
-    time = {group: ms / total for group, ms in groups.items()}
-    return {"time": time, "kernels": kernels[:TOP]}
+    fractions = {group: ms / total for group, ms in groups.items()}
+    return {"time": fractions, "kernels": kernels[:TOP]}

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime import devices
-
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -19,6 +17,7 @@ from tqdm import tqdm
 import attention
 import posenc
 import triton_attention.flex  # noqa: F401, registers the paths "triton" and "flex"
+from benchmarking.profiles import measure_seconds
 from model import GPT, GPTConfig
 
 BASELINES = ("rope", "nope")  # encodings that every benchmark measures
@@ -124,7 +123,7 @@ def interleave(
     repeats: int,
     device: torch.device,
     label: str,
-    clock: Callable[[Callable, torch.device], float] = devices.measure_seconds,
+    clock: Callable[[Callable, torch.device], float] = measure_seconds,
 ) -> dict[str, list[float]]:
     """Return the seconds of `repeats` rounds by name, after one that is not counted.
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from runtime.files import read_json_values
+from runtime.files import read_json, read_json_lines
 from runtime.schema import (
     Count,
     Fraction,
@@ -179,6 +179,29 @@ def schema_of(record) -> Any:
         return LOSSES
     kinds = {"compare": COMPARISON, **dict.fromkeys(SPEED_RESULTS, SPEED)}
     return next((schema for field, schema in kinds.items() if field in record), None)
+
+
+def read_json_values(path: str | Path, remedy: str, schema=None) -> dict[str, Any]:
+    """Return the JSON value in a file, or those in the lines of a .jsonl file.
+
+    Keys: the path or, of a line, "PATH, line N". PATH.jsonl:NAME selects the
+    run NAME; in scores, the encoding. A corrupt line is None. schema: of each
+    value. Raises InputError as read_json does, and if there is no such line.
+    """
+    file, separator, name = str(path).partition(".jsonl:")
+    file += ".jsonl" if separator else ""
+    if not file.endswith(".jsonl"):
+        return {file: read_json(file, remedy, schema)}
+    found = {f"{file}, line {n}": value for n, value in enumerate(read_json_lines(file), 1)}
+    if separator:
+        named = {source: x for source, x in found.items() if isinstance(x, dict)}
+        found = {source: x for source, x in named.items() if x.get("run", x.get("pe")) == name}
+    if not found:
+        raise InputError(f"{path} has no records{f' of {name}' if separator else ''}: {remedy}")
+    for source, value in found.items():
+        if schema and (problem := find_mismatch(value, schema)):
+            raise InputError(f"{source}: {problem}: {remedy}")
+    return found
 
 
 def read_records(paths: Sequence[str | Path], remedy: str) -> dict[str, dict]:

@@ -178,8 +178,8 @@ def run_evaluation(
 def evaluation_ranks(config: EvaluationConfig) -> Iterator[Ranks]:
     """Yield torchrun's ranks, the device, and the dtype of products."""
     with distributed.process_group() as processes:
-        local_rank = processes.local_rank if processes.world_size > 1 else None
-        yield processes, *devices.select_device(config.device, config.dtype, local_rank)
+        where = config.device, config.dtype, processes.local_rank
+        yield processes, *devices.select_device(*where)
 
 
 def load_run(run: str, config: EvaluationConfig, ranks: Ranks, **options) -> LoadedRun:

@@ -41,7 +41,6 @@ def describe_missing_package(error):
     return f"{package} is of another version ({error}): pip install --upgrade {package}"
 
 
-problem = installation_problem()
-if problem:
+if problem := installation_problem():
     print(f"error: {problem}", file=sys.stderr)
     sys.exit(2)

@@ -18,9 +18,7 @@ The content of `checkpoint_0001000.pt`, written after step 1,000:
     data        SHA-256 and tokenizer of the training data
 
 The file is what torch.save writes, then the SHA-256 of those bytes in 64
-hexadecimal digits, which torch.load ignores. In a shell:
-
-    head -c -64 checkpoint_0001000.pt | sha256sum; tail -c 64 checkpoint_0001000.pt
+hexadecimal digits, which torch.load ignores.
 """
 
 import dataclasses
@@ -34,14 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime import plugins
-from runtime.schema import (
-    MAY_CHANGE_ON_RESUME,
-    RECORD_DEFAULTS,
-    Count,
-    fields,
-    find_mismatch,
-    nullable,
-)
+from runtime.schema import MAY_CHANGE_ON_RESUME, RECORD_DEFAULTS, Count, fields, find_mismatch
 
 import torch
 from torch import Tensor, nn
@@ -57,12 +48,11 @@ VERIFIED: dict[tuple[int, ...], str] = {}  # identity of a file -> its SHA-256
 READ_BYTES = 1 << 20
 NETWORK = {field.name: field.type for field in dataclasses.fields(GPTConfig)}
 SETTINGS = {  # which programs read; --init_from and imported weights have others
-    "seed": nullable(int),
+    "seed": int | None,
     "steps?": Count,
     "mask_rate?": float,
-    "data?": nullable(str),
-    "init_from?": nullable(str),
-    "init_steps?": nullable(Count),
+    "data? init_from?": str | None,
+    "init_steps?": Count | None,
     "plugin?": plugins.VERSIONS,
     "changes?": list,
 }
@@ -76,7 +66,7 @@ CONTENT = {
     "rng": list[fields({"cpu": Tensor})],
     "gpt": fields(NETWORK, forbid_others=True),
     "config": fields(SETTINGS),
-    "data": fields({"sha256": nullable(str), "tokenizer": str}, forbid_others=True),
+    "data": fields({"sha256": str | None, "tokenizer": str}, forbid_others=True),
 }
 TYPE = fields(CONTENT, forbid_others=True)
 

@@ -38,21 +38,10 @@ LONGEST_LENGTH = 2**31 - 1  # tokens of a context
 USABLE = r"\A[^\x00\ud800-\udfff]*\Z"  # can be a file name and be printed
 
 # Names that other programs give to settings.
-SYNONYMS = {
-    "batch_size": ("micro_batch", "tokens_per_step"),
-    "encoding": ("pe",),
-    "gradient_accumulation_steps": ("tokens_per_step", "micro_batch"),
-    "learning_rate": ("lr",),
-    "max_iters": ("steps",),
-}
-WORDS = {
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    types.NoneType: "null",
-    dict[str, str]: "--plugin FILE",
-}
+SYNONYMS = {"encoding": ("pe",), "learning_rate": ("lr",), "max_iters": ("steps",)}
+SYNONYMS["batch_size"] = ("micro_batch", "tokens_per_step")
+WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
+WORDS |= {types.NoneType: "null", dict[str, str]: "--plugin FILE"}
 
 
 def parse(
@@ -179,10 +168,7 @@ def convert(value, field: dataclasses.Field) -> Any:
     except (msgspec.ValidationError, UnicodeEncodeError):
         text = "null" if value is None else str(value)[:200]
         text = text if text and text.isprintable() else ascii(text)
-        remedy = "text in quotes"
-        if isinstance(value, str):
-            remedy = "text without NUL, in UTF-8" if value else "text, not empty"
-        words = words.replace("text", remedy, 1)
+        words = words.replace("text", "non-empty text in UTF-8, in YAML in quotes", 1)
         raise InputError(f"{field.name} is {text}: use {words}") from None
 
 
@@ -306,11 +292,11 @@ def run(main) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        problem = plugins.describe_error(error) or _system_problem(error)
-        problem = problem or describe_missing_package(error)
-        if not problem and not isinstance(error, InputError):
+        describe = (plugins.describe_error, _system_problem, describe_missing_package)
+        found = [line for each in describe if (line := each(error))]
+        problems = error.problems if isinstance(error, InputError) else found[:1]
+        if not problems:
             raise
-        problems = error.problems if isinstance(error, InputError) else (problem,)
         for problem in problems:
             print(f"error: {problem}", file=sys.stderr)
         sys.exit(2)
@@ -325,7 +311,5 @@ def _system_problem(error: Exception) -> str | None:
     # PyTorch raises RuntimeError for memory of the CPU.
     out_of_memory = re.search(r"can't allocate memory|[Oo]ut of memory|not enough memory", text)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and out_of_memory):
-        detail = re.search(r"(tried|[Uu]nable) to allocate [\d.]+ ?\w+", text)
-        amount = f" ({detail[0]})" if detail else ""
-        return f"out of memory{amount}: use a smaller model, batch or context, or fewer tokens"
+        return "out of memory: use a smaller model, batch or context, or fewer tokens"
     return None

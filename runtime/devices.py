@@ -11,7 +11,6 @@ import resource
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,17 +158,10 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
-    """Restore what `random_state` returned. Raises InputError for others."""
-    try:
-        torch.set_rng_state(state["cpu"])
-        if device.type == "cuda" and "cuda" in state:
-            torch.cuda.set_rng_state(state["cuda"], device)
-    except (AttributeError, RuntimeError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"--resume: the random state in the checkpoint does not fit this PyTorch ({reason}): "
-            "use an earlier checkpoint, or start a new run with --init_from"
-        ) from None
+    """Restore what `random_state` returned; PyTorch raises errors for others."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 def peak_flops(name: str, dtype: torch.dtype = torch.bfloat16) -> float | None:
@@ -188,43 +180,6 @@ def peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB on Linux
-
-
-def measure_seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds of `call()`, until the device has finished."""
-    synchronize(device)
-    start = time.perf_counter()
-    call()
-    synchronize(device)
-    return time.perf_counter() - start
-
-
-def measure_gpu_seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Return the seconds for which a GPU is busy with what `call()` launches.
-
-    The GPU sleeps until all kernels are queued: slow launches do not count. On
-    a CPU, or if `call()` waits for the GPU, this is `measure_seconds`.
-    """
-    if device.type == "cpu":
-        return measure_seconds(call, device)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for cycles in (2**25, 2**28):  # about 20 and 150 milliseconds
-        synchronize(device)
-        torch.cuda._sleep(cycles)
-        start.record()
-        call()
-        end.record()
-        all_queued = not start.query()
-        synchronize(device)
-        if all_queued:
-            break
-    return start.elapsed_time(end) / 1000
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until a GPU has finished its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def measure_peak_memory(call: Callable[[], object], device: torch.device) -> int:

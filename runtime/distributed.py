@@ -40,7 +40,7 @@ class Processes:
     """This process's rank, its rank on this machine, and the world size."""
 
     rank: int = 0
-    local_rank: int = 0
+    local_rank: int | None = None  # of a process that is not alone
     world_size: int = 1
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:

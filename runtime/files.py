@@ -173,14 +173,9 @@ def read_json(path: str | Path, remedy: str, schema=None):
         raise InputError(f"{path} does not exist: {remedy}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read ({error}): {remedy}") from None
-    _check(path, value, schema, remedy)
-    return value
-
-
-def _check(source: str | Path, value, schema, remedy: str) -> None:
-    """Raise InputError if a value is not of the type `schema`."""
     if schema and (problem := find_mismatch(value, schema)):
-        raise InputError(f"{source}: {problem}: {remedy}")
+        raise InputError(f"{path}: {problem}: {remedy}")
+    return value
 
 
 def read_json_lines(path: str | Path) -> list[Any]:
@@ -195,31 +190,6 @@ def read_json_lines(path: str | Path) -> list[Any]:
         except (ValueError, RecursionError):
             values.append(None)
     return values[:-1] if values[-1] is None else values
-
-
-def read_json_values(path: str | Path, remedy: str, schema=None) -> dict[str, Any]:
-    """Return the JSON value in a file, or those in the lines of a .jsonl file.
-
-    Keys: the path or, of a line, "PATH, line N". PATH.jsonl:NAME selects the
-    run NAME; in scores, the encoding. A corrupt line is None. schema: of each
-    value. Raises InputError as read_json does, and if there is no such line.
-    """
-    file, separator, name = str(path).partition(".jsonl:")
-    if separator:
-        file += ".jsonl"
-    if not file.endswith(".jsonl"):
-        return {file: read_json(file, remedy, schema)}
-    found = {
-        f"{file}, line {number}": value
-        for number, value in enumerate(read_json_lines(file), 1)
-        if not separator
-        or (isinstance(value, dict) and value.get("run", value.get("pe")) == name)
-    }
-    if not found:
-        raise InputError(f"{path} has no records{f' of {name}' if separator else ''}: {remedy}")
-    for source, value in found.items():
-        _check(source, value, schema, remedy)
-    return found
 
 
 def run_folder_of(run: str | Path) -> Path:

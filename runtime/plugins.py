@@ -18,13 +18,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.schema import PythonFile, Sha256, find_mismatch, nullable
+from runtime.schema import PythonFile, Sha256, find_mismatch
 
 from errors import InputError
 
 MODULE_PREFIX = "plugin_"
 LOADED: dict[str, "Plugin"] = {}  # by the name of their modules
-VERSIONS = nullable(dict[PythonFile, Sha256])  # "plugin" in the settings of a run
+VERSIONS = dict[PythonFile, Sha256] | None  # "plugin" in the settings of a run
 
 
 @dataclass(frozen=True)

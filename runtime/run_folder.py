@@ -27,24 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runtime import plugins
-from runtime.checkpoints import (
-    CONTENT,
-    FILE_NAME,
-    FORMAT,
-    list_checkpoints,
-    load_checkpoint,
-    write_checkpoint,
-)
+from runtime import checkpoints, plugins
 from runtime.devices import provenance
 from runtime.files import atomic, read_json_lines, run_folder_of, writing
-from runtime.schema import (
-    MAY_BE_OVERRIDDEN,
-    MAY_CHANGE_ON_RESUME,
-    Count,
-    fields,
-    find_mismatch,
-)
+from runtime.schema import MAY_BE_OVERRIDDEN, MAY_CHANGE_ON_RESUME, Count, fields, find_mismatch
 
 import torch
 import yaml
@@ -70,7 +56,7 @@ class Run:
     config: dict
     data: dict[str, str | None]  # "sha256" and "tokenizer" of the training data
     keep: int = 1  # number of newest checkpoints that stay
-    logger: Any = None  # of training/loggers.py
+    logger: Any = None  # of training/loggers.py, of the rank that writes
     is_writer: bool = True  # other ranks write nothing
     files: dict[str, bytes] = field(default_factory=dict)  # of the tokenizer, to copy
     step: int = -1  # of the checkpoint that training resumes from
@@ -84,14 +70,14 @@ class Run:
         contains another run, imported weights, or a run and `resume` is False,
         and if the checkpoint is corrupt.
         """
-        paths = list_checkpoints(self.folder)
+        paths = checkpoints.list_checkpoints(self.folder)
         if not resume and (paths or any((self.folder / x).exists() for x in (CONFIG, LOG))):
             raise InputError(ALREADY.format(self.folder))
         if (self.folder / "meta.json").exists():
             raise InputError(f"{self.folder} contains a data set: use another --out_dir")
         if not paths:
             return None
-        checkpoint = load_checkpoint(self.folder, check_plugins=False)
+        checkpoint = checkpoints.load_checkpoint(self.folder, check_plugins=False)
         old, self.step = checkpoint["config"], checkpoint["step"]
         if checkpoint["data"] != self.data:
             what = f"not trained on the data in {self.config['data']}"
@@ -191,32 +177,32 @@ class Run:
         config = self.config | ({"changes": self.changes} if self.changes else {})
         if self.init_steps is not None:
             config["init_steps"] = self.init_steps
-        checkpoint |= {"format": FORMAT, "config": config, "data": self.data}
-        assert checkpoint.keys() == CONTENT.keys()
+        checkpoint |= {"format": checkpoints.FORMAT, "config": config, "data": self.data}
+        assert checkpoint.keys() == checkpoints.CONTENT.keys()
         with writing(self.folder / LOG), open(self.folder / LOG, "ab") as log:
             os.fsync(log.fileno())
-        with atomic(self.folder / FILE_NAME.format(checkpoint["step"])) as file:
+        with atomic(self.folder / checkpoints.FILE_NAME.format(checkpoint["step"])) as file:
             try:
-                write_checkpoint(file, checkpoint)
+                checkpoints.write_checkpoint(file, checkpoint)
             except RuntimeError as error:
                 # PyTorch fails again when it closes its zip file.
                 if isinstance(error.__context__, OSError):
                     raise error.__context__ from None
                 raise
-        for path in list_checkpoints(self.folder)[: -self.keep]:
+        for path in checkpoints.list_checkpoints(self.folder)[: -self.keep]:
             with writing(path):
                 path.unlink()
 
     def describe_last_good(self, step: int) -> str:
         """Return which checkpoint to use if the weights of `step` give NaN."""
-        if good := list_checkpoints(self.folder, before=step):
+        if good := checkpoints.list_checkpoints(self.folder, before=step):
             remedy = "remove later ones, pass --resume, a lower --lr and --override lr"
             return f"to continue from {good[-1].name}, {remedy}"
         return "train again with a lower --lr and another --out_dir"
 
     def finish(self) -> None:
         """Close the logger, if there is one."""
-        if self.logger and self.is_writer:
+        if self.logger:
             self.logger.finish()
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from runtime import schema
-from runtime.files import read_json_values
 
 import msgspec
 import torch
@@ -26,7 +25,7 @@ from benchmarking.cases import cache_bytes
 from errors import InputError
 from evaluation import record_schema
 from evaluation.intervals import segment_losses
-from evaluation.record_schema import read_record, read_records
+from evaluation.record_schema import read_json_values, read_record, read_records
 from model import GPT, GPTConfig
 from text_data.recall_task import FILLERS, TASKS
 

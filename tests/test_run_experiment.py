@@ -121,7 +121,7 @@ def test_dry_run_measures_this_cpu_and_prints_short_times(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     times = []
     monkeypatch.setattr(
-        cost.devices, "measure_seconds", lambda step, device: times.append(step()) or 0.3
+        cost.profiles, "measure_seconds", lambda step, device: times.append(step()) or 0.3
     )
     words = ["--fixed", "--data", "stdlib", "--train", "quickstart", "--perplexity", "1x"]
     run_experiment.main([*words, "--dry_run", "--eval_tokens", "65536"])

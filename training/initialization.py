@@ -3,6 +3,8 @@
 initialize_from(model, "runs/rope", checkpoint, tokenizer)
 """
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from runtime.checkpoints import load_weights
@@ -11,6 +13,8 @@ import pe_spec
 from errors import InputError
 from model import GPT
 from training.settings import SHAPE
+
+POSENC = "posenc."  # names of encodings' weights
 
 
 def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: str) -> None:
@@ -36,11 +40,11 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
         remedy = f"use other data, such as {data}" if data else "use other data"
         difference = f"was trained on {old_tokenizer} tokens, not {tokenizer}"
         problems.append(f"{run} {difference}: {remedy}")
-    state = model.state_dict()
+    state, places = model.state_dict(), _locate(model.state_dict(), new.pe)
     kept = {} if problems else kept_names(weights, old["pe"], model)
     misfits = [name for name in kept if weights[kept[name]].shape != state[name].shape]
     if misfits:
-        parts = dict.fromkeys(_locate(name, new.pe)[1] for name in misfits)
+        parts = dict.fromkeys(places[name][1] for name in misfits)
         problems.append(
             f"the tables of {' and '.join(parts)} in {run} are made for block_size "
             f"{old['block_size']}, not {new.block_size}: use --block_size {old['block_size']}, "
@@ -49,18 +53,14 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     if problems:
         raise InputError(*(f"--init_from: {problem}" for problem in problems))
     _start_added_parts_at_zero(model, old["pe"])
-    merged = {name: value for name, value in weights.items() if not _is_encoding(name)}
-    for name in filter(_is_encoding, state):
-        merged[name] = weights[kept[name]] if name in kept else state[name]
+    merged = {name: value for name, value in weights.items() if not name.startswith(POSENC)}
+    merged |= {name: weights[kept[name]] if name in kept else state[name] for name in places}
     load_weights(model, merged, run)
-    if old["pe"] == new.pe:
-        return
-    located = [
-        _locate(name, new.pe) for name in state if _is_encoding(name) and name not in kept
-    ]
-    labels = dict.fromkeys(f"{part.partition(':')[0]}.{rest}" for _, part, rest in located)
-    print(f"{run} has pe {old['pe']}, this run has pe {new.pe}")
-    print(f"new encoding parameters: {', '.join(labels) or 'none'}")
+    if old["pe"] != new.pe:
+        added = [place for name, place in places.items() if name not in kept]
+        labels = dict.fromkeys(f"{part.partition(':')[0]}.{rest}" for _, part, rest in added)
+        print(f"{run} has pe {old['pe']}, this run has pe {new.pe}")
+        print(f"new encoding parameters: {', '.join(labels) or 'none'}")
 
 
 def _start_added_parts_at_zero(model: GPT, old_pe: str) -> None:
@@ -85,14 +85,10 @@ def kept_names(weights: dict, old_pe: str, model: GPT) -> dict[str, str]:
     class (`rope`, `yarn`), under the same name and with the same shape; if the
     parts are equal, also tables of another length.
     """
-    kept = {}
-    unused = {name: _locate(name, old_pe) for name in filter(_is_encoding, weights)}
-    for name, value in model.state_dict().items():
-        if not _is_encoding(name):
-            continue
-        layer, part, rest = _locate(name, model.config.pe)
+    kept, unused, state = {}, _locate(weights, old_pe), model.state_dict()
+    for name, (layer, part, rest) in _locate(state, model.config.pe).items():
         for old_name, (old_layer, old_part, old_rest) in unused.items():
-            fits = old_part == part or weights[old_name].shape == value.shape
+            fits = old_part == part or weights[old_name].shape == state[name].shape
             if (old_layer, old_rest) == (layer, rest) and fits and _are_related(old_part, part):
                 kept[name] = old_name
                 del unused[old_name]
@@ -109,18 +105,14 @@ def _are_related(old_part: str, new_part: str) -> bool:
     return issubclass(old, new) or issubclass(new, old)
 
 
-def _is_encoding(name: str) -> bool:
-    return name.startswith("posenc.")
-
-
-def _locate(name: str, pe: str) -> tuple[int, str, str]:
-    """Return LAYER, part and REST of posenc.LAYER[.parts.N].REST."""
-    _, layer, rest = name.split(".", 2)
-    parts = _parts(pe, int(layer))
-    number = "0"
-    if len(parts) > 1:
-        _, number, rest = rest.split(".", 2)
-    return int(layer), parts[int(number)], rest
+def _locate(names: Iterable[str], pe: str) -> dict[str, tuple[int, str, str]]:
+    """Return {name: (LAYER, part, REST)} of names posenc.LAYER[.parts.N].REST."""
+    places = {}
+    for name in names:
+        if match := re.fullmatch(r"posenc\.(\d+)\.(?:parts\.(\d+)\.)?(.+)", name):
+            layer, number = int(match[1]), int(match[2] or 0)
+            places[name] = layer, _parts(pe, layer)[number], match[3]
+    return places
 
 
 def _parts(pe: str, layer: int) -> list[str]:

@@ -14,8 +14,6 @@ loads a state in the dtype of its parameter.
 
 import torch
 
-from errors import InputError
-
 
 def adamw(model, lr: float, betas: tuple[float, float], weight_decay: float):
     """Return a fused AdamW that decays matrices and embeddings only."""
@@ -74,24 +72,17 @@ def restore_optimizer(
 ) -> None:
     """Load a checkpoint's states, not its settings: --override changes them.
 
-    Raises InputError if the states belong to another network.
+    Raises ValueError, or an error of PyTorch, if they belong to another network.
     """
     own = [{**group} for group in optimizer.param_groups]
-    try:
-        optimizer.load_state_dict(checkpoint["optimizer"])
-        for parameter, state in optimizer.state.items():
-            if isinstance(optimizer, torch.optim.AdamW):
-                shapes = [state[name].shape for name in ("step", "exp_avg", "exp_avg_sq")]
-                if shapes != [(), parameter.shape, parameter.shape]:
-                    raise ValueError("its moments have other shapes")
-        if checkpoint["scaler"]:  # empty unless the checkpoint was trained in float16
-            scaler.load_state_dict(checkpoint["scaler"])
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"--resume: the optimizer in the checkpoint does not fit the network ({reason}): "
-            "use an earlier checkpoint, or start a new run with --init_from"
-        ) from None
+    optimizer.load_state_dict(checkpoint["optimizer"])
+    for parameter, state in optimizer.state.items():
+        if isinstance(optimizer, torch.optim.AdamW):
+            shapes = [state[name].shape for name in ("step", "exp_avg", "exp_avg_sq")]
+            if shapes != [(), parameter.shape, parameter.shape]:
+                raise ValueError("its moments have other shapes")
+    if checkpoint["scaler"]:  # empty unless the checkpoint was trained in float16
+        scaler.load_state_dict(checkpoint["scaler"])
     for group, settings in zip(optimizer.param_groups, own, strict=True):
         group.update(settings)
 

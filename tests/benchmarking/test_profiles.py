@@ -1,4 +1,4 @@
-"""Kernels: registers and shared memory without a GPU, and the profile of a training step."""
+"""Kernels: registers and shared memory without a GPU; time and profile of a training step."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from conftest import ROOT
 
 import bench
@@ -70,3 +71,46 @@ def test_time_of_steps_with_gradient_accumulation(tmp_path, capsys):
     assert "train: 2 x 3 passes, micro-batch 2" in printed
     (row,) = [line for line in printed.splitlines() if line.strip().startswith("| cable, 16")]
     assert row.count("%") == 6
+
+
+@pytest.mark.parametrize(
+    "host, gpu, found", [(1e-4, 2e-5, 0.002), (1e-3, 2e-4, 0.02), (0.1, 2e-4, 10)]
+)
+def test_only_the_busy_time_of_a_gpu_counts(host, gpu, found, monkeypatch):
+    """100 kernels with `host` seconds to launch and `gpu` seconds to run, one after the other.
+
+    Launches that take 10 s in total outlast the sleep, and the wall clock counts.
+    """
+    ends = {"host": 0.0, "gpu": 0.0}  # the current time, and when all queued kernels end
+
+    class Event:
+        def __init__(self, enable_timing):
+            pass
+
+        def record(self):
+            self.at = max(ends.values())
+
+        def query(self):
+            return ends["host"] >= self.at
+
+        def elapsed_time(self, other):
+            return 1000 * (other.at - self.at)
+
+    def launch(host_seconds, gpu_seconds):
+        ends["host"] += host_seconds
+        ends["gpu"] = max(ends.values()) + gpu_seconds
+
+    def call():
+        for _ in range(100):
+            launch(host, gpu)
+
+    def synchronize(*_):
+        ends["host"] = max(ends.values())
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: launch(0, cycles / 1.8e9))
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(profiles.time, "perf_counter", lambda: ends["host"])
+    cuda = torch.device("cuda", 0)
+    assert profiles.measure_gpu_seconds(call, cuda) == pytest.approx(found, rel=0.02)
+    assert profiles.measure_seconds(call, cuda) == pytest.approx(100 * max(host, gpu), rel=0.02)

@@ -2,7 +2,6 @@
 
 import copy
 
-from runtime.files import read_json_values
 from runtime.schema import find_mismatch
 
 import pytest
@@ -88,7 +87,9 @@ def test_losses_that_are_not_in_the_order_of_their_steps_are_found():
 
 def test_committed_records_fulfil_the_schema():
     paths = (ROOT / "results").rglob("*.json*")
-    values = [value for path in paths for value in read_json_values(path, "").values()]
+    values = [
+        value for path in paths for value in record_schema.read_json_values(path, "").values()
+    ]
     records = [value for value in values if record_schema.schema_of(value)]
     assert len(records) > 300
     assert [problem for record in records if (problem := find_problem(record))] == []

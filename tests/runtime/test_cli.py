@@ -84,8 +84,7 @@ def test_text_that_is_no_name_is_refused(program, name, kind):
     default = CONFIGS[program].__dataclass_fields__[name].default
     for value in ("a\0b", "\udcff", *([""] if default != "" else [])):
         (line,) = problems(program, name, value)
-        words = "text without NUL, in UTF-8" if value else "text, not empty"
-        assert line.startswith(f"{name} is {ascii(value)}: use {words}")
+        assert line.startswith(f"{name} is {ascii(value)}: use non-empty text in UTF-8")
 
 
 def test_booleans_may_be_capitalized():
@@ -117,7 +116,7 @@ def test_help_has_texts_and_defaults(capsys):
 def test_files_with_other_content_are_refused(refused, tmp_path):
     path = tmp_path / "config.yaml"
     for text, message in (
-        ("out_dir: 2024", "error: out_dir is 2024: use text in quotes"),
+        ("out_dir: 2024", "error: out_dir is 2024: use non-empty text in UTF-8, in YAML in quotes"),
         ("plugin: my.py", "error: plugin is my.py: use --plugin FILE or null"),
         ("a: " + "[" * 1000, "is not YAML"),
     ):
