@@ -20,7 +20,7 @@ from pathlib import Path
 
 from runtime import cli, plugins
 from runtime.checkpoints import load_checkpoint, load_model, training_settings
-from runtime.files import atomic_folder, run_folder_of, set_default_permissions
+from runtime.files import atomic_folder, run_folder_of
 
 import torch
 
@@ -85,7 +85,7 @@ def main(argv=None):
             pretrained.save_original(trained, original, dtype, folder)
         build_tokenizer(tokenizer, not trained.config.causal).save_pretrained(folder)
         (folder / "README.md").write_text(readme, encoding="utf-8")
-        set_default_permissions(folder)
+        exported_code.set_default_permissions(folder)
     print(f"{out}: {network.describe()}")
     print(f"{network.parameter_count():,} parameters")
 

@@ -30,7 +30,6 @@ from runtime.schema import (
     fields,
     find_mismatch,
     not_empty,
-    nullable,
 )
 
 from msgspec import Meta
@@ -40,11 +39,11 @@ from errors import InputError
 MODEL = {
     "run folder? pe size objective? dtype?": Text,
     "block_size": Length,
-    "step? init_steps? parameters?": nullable(Count),
-    "seed?": nullable(Integer),
+    "step? init_steps? parameters?": Count | None,
+    "seed?": Integer | None,
     "settings": dict[Text, Any],
-    "training_text": nullable(Text),
-    "cache_window?": nullable(Length),
+    "training_text": Text | None,
+    "cache_window?": Length | None,
 }
 SPLIT = {"dataset split": Name}
 DATA = fields(SPLIT | {"tokenizer": Text})
@@ -54,17 +53,17 @@ HEADER = fields(MODEL | {"data": fields(SPLIT)})  # what every evaluation writes
 def _by_length(entry: dict, protocol: dict | None = None, data: Any = DATA, **others) -> Any:
     """Return the schema of results by length; null: it is not supported."""
     types = {**MODEL, "data": data, **others}
-    types["lengths"] = not_empty(dict[LengthKey, nullable(fields(entry))])
+    types["lengths"] = not_empty(dict[LengthKey, fields(entry) | None])
     if protocol:
         types["protocol"] = fields(protocol)
     return fields(types)
 
 
-LOSS_CURVE = fields({"first": Count, "width": Length, "loss": list[nullable(Loss)]})
+LOSS_CURVE = fields({"first": Count, "width": Length, "loss": list[Loss | None]})
 PERPLEXITY = _by_length(
     {
         "loss": Loss,
-        "loss_se": nullable(NotNegative),
+        "loss_se": NotNegative | None,
         "perplexity": Annotated[float, Meta(ge=0.99)],
         "tokens": Length,
         "blocks?": list[Loss],
@@ -73,10 +72,10 @@ PERPLEXITY = _by_length(
     },
     {
         "name remainder?": Text,
-        "stride? targets? span? spans?": nullable(Length),
+        "stride? targets? span? spans?": Length | None,
         "documents?": Length,
         "overlap?": Fraction,
-        "mask_rate?": nullable(Fraction),
+        "mask_rate?": Fraction | None,
     },
 )
 RECEPTIVE_FIELD = _by_length(
@@ -94,7 +93,7 @@ RECALL = _by_length(
 TRAINED_RECALL = _by_length(
     {"accuracy": Percent, "accuracy_se": Percent},
     {"task": Text, "filler": Text, "trials": Length, "span": Length, "symbols": Length},
-    steps_to_95=nullable(Count),
+    steps_to_95=Count | None,
 )
 NDCG = _by_length(
     {"ndcg10": NotNegative, "ndcg10_se": NotNegative, "by_question": list[NotNegative]},
@@ -107,7 +106,7 @@ ACCURACY = fields(
         "data": DATA,
         "protocol": fields({"name": Text}),
         "acc acc_norm": Fraction,
-        "acc_se acc_norm_se": nullable(Fraction),
+        "acc_se acc_norm_se": Fraction | None,
         "examples": Count,
         "log_likelihoods?": list[list[Annotated[float, Meta(le=1e18)]]],
     }
@@ -123,12 +122,12 @@ SPEED_ENTRY = fields(
         "tokens": Length,
         "tokens_per_second memory weights?": Positive,
         "ratios": dict[Text, Positive],
-        "mfu error?": nullable(NotNegative),
+        "mfu error?": NotNegative | None,
         "time?": dict[Text, Fraction],
         "kernels?": list[fields({"name": Text, "calls": Count, "ms": Positive})],
     }
 )
-CONTEXTS = dict[LengthKey, dict[Text, nullable(SPEED_ENTRY)]]
+CONTEXTS = dict[LengthKey, dict[Text, SPEED_ENTRY | None]]
 SPEED_RESULT = fields(SETUP | {"contexts": CONTEXTS})
 SPEED_RESULTS = ("train", "attention", "generate", "eval")
 SPEED = fields(HARDWARE | {f"{name}?": SPEED_RESULT for name in SPEED_RESULTS})
@@ -136,7 +135,7 @@ COMPARISON_ROW = fields(
     {
         "task encoding? against": Text,
         "tokens": Length,
-        "flops?": nullable(Positive),
+        "flops?": Positive | None,
         "product_flops?": Positive,
         "seconds": fields({"ours": ROUNDS, "theirs": ROUNDS, "product?": ROUNDS}),
     }
@@ -144,15 +143,15 @@ COMPARISON_ROW = fields(
 COMPARED = {"context": Length, "rows": list[COMPARISON_ROW], "skipped": dict[Text, Text]}
 COMPARISON = fields(HARDWARE | {"compare": fields(SETUP | COMPARED)})
 POINTS = list[tuple[Count, Number]]  # steps and losses
-LOSSES_OF_RUN = {"run pe": Text, "size objective": nullable(Text), "losses": POINTS}
-LOSSES_OF_RUN |= {"seed": nullable(Integer), "step?": nullable(Count)}
+LOSSES_OF_RUN = {"run pe": Text, "size objective": Text | None, "losses": POINTS}
+LOSSES_OF_RUN |= {"seed": Integer | None, "step?": Count | None}
 TRAININGS = Literal["pretraining", "fine-tuning"]
 LOSSES = fields({"training": TRAININGS, "runs": not_empty(list[fields(LOSSES_OF_RUN)])})
 # finetune.json of retrieval.finetune. An unfinished fine-tuning has no losses.
 FINETUNING = fields(
     {
         "settings": fields({"seed": Integer}),
-        "sha256": fields({"data": nullable(Text)}),
+        "sha256": fields({"data": Text | None}),
         "losses?": POINTS,
     }
 )

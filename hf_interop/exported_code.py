@@ -50,6 +50,14 @@ def auto_map(auto_class: str) -> dict[str, str]:
     }
 
 
+def set_default_permissions(folder: Path) -> None:
+    """Let those who can read a folder read the files of safetensors in it."""
+    mode = folder.stat().st_mode & 0o644
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)
+
+
 def flat_name(module: str) -> str:
     """Return a module's name in an exported folder: the last part."""
     return module.rpartition(".")[2]

@@ -25,13 +25,14 @@ from typing import Literal
 
 from runtime import cli, devices, run_folder
 from runtime.devices import provenance
-from runtime.files import hash_file, read_json, set_default_permissions, write_json, writing
+from runtime.files import hash_file, read_json, write_json, writing
 from runtime.schema import fields, find_mismatch
 
 import torch
 
 from errors import InputError
 from evaluation import record_schema
+from hf_interop.exported_code import set_default_permissions
 from text_data import text_sources
 
 HUB = {

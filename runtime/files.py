@@ -122,14 +122,6 @@ def locked(path: str | Path):
         lock.release()
 
 
-def set_default_permissions(folder: Path) -> None:
-    """Let those who can read a folder read the files of safetensors in it."""
-    mode = folder.stat().st_mode & 0o644
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            path.chmod(mode)
-
-
 @contextmanager
 def writing(path: str | Path):
     """Turn an OSError inside the block into an InputError that names `path`."""

@@ -34,11 +34,8 @@ class Plugin:
     path: Path
     module: str  # name of its module: plugin_my_encoding
     source: bytes  # content of the file
+    sha256: str
     names: tuple[str, ...]  # of its encodings
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.source).hexdigest()
 
 
 def load_plugin(path: str | Path) -> Plugin:
@@ -85,7 +82,8 @@ def load_plugin(path: str | Path) -> Plugin:
             f"{path} has encodings with the names {found}: write subclasses of posenc.Encoding, "
             'each with `names = ("my-encoding",)` that are not in use'
         )
-    LOADED[module] = Plugin(path, module, source, names)
+    sha256 = hashlib.sha256(source).hexdigest()
+    LOADED[module] = Plugin(path, module, source, sha256, names)
     return LOADED[module]
 
 

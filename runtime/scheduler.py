@@ -250,8 +250,7 @@ def describe_seconds(seconds: float) -> str:
     """Return a duration in hours, minutes or seconds."""
     for size, unit in ((3600, "h"), (60, "min")):
         if seconds >= size:
-            amount = seconds / size
-            return f"{amount:,.0f} {unit}" if amount >= 100 else f"{amount:.1f} {unit}"
+            return f"{seconds / size:,.1f} {unit}"
     return f"{seconds:.1f} s" if seconds >= 0.1 else "<0.1 s"
 
 

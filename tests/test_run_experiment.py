@@ -138,7 +138,7 @@ def test_dry_run_measures_this_cpu_and_prints_short_times(tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize(
-    "seconds, text", [(0.001, "<0.1 s"), (59, "59.0 s"), (90, "1.5 min"), (1e6, "278 h")]
+    "seconds, text", [(0.001, "<0.1 s"), (59, "59.0 s"), (90, "1.5 min"), (1e6, "277.8 h")]
 )
 def test_times_have_a_unit_of_their_size(seconds, text):
     assert cost.describe_seconds(seconds) == text

@@ -10,7 +10,6 @@ from runtime import cli
 import numpy as np
 import pytest
 import torch
-from conftest import TINY
 
 import prepare_text
 import train_gpt
@@ -143,15 +142,6 @@ def test_other_runtime_errors_are_bugs():
 
     with pytest.raises(RuntimeError, match="a bug"):
         cli.run(fail)
-
-
-@pytest.mark.parametrize(
-    "micro_batch, used", [(10**9, "1 micro-batches x 4"), (3, "2 micro-batches x 2")]
-)
-def test_micro_batch_divides_the_step(micro_batch, used, data_dir, tmp_path, capsys):
-    flags = [*TINY, "--steps", "1", "--micro_batch", str(micro_batch)]
-    train_gpt.main([*flags, "--data", str(data_dir), "--out_dir", str(tmp_path / "run")])
-    assert f"{used} sequences" in capsys.readouterr().out
 
 
 def test_one_length_is_bounded():

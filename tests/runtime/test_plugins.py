@@ -338,7 +338,7 @@ def test_an_export_records_its_plugin(run, slope, trained, tmp_path, unregistere
 def plugin_with(tmp_path, text):
     path = tmp_path / "mine.py"
     path.write_text(text)
-    return plugins.Plugin(path, "plugin_mine", path.read_bytes(), ("my-a",))
+    return plugins.Plugin(path, "plugin_mine", path.read_bytes(), sha256_of(path), ("my-a",))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from runtime.schema import (
     fields,
     find_mismatch,
     not_empty,
-    nullable,
 )
 
 import pytest
@@ -22,7 +21,7 @@ SCHEMA = fields(
     {
         "a": Length,
         "b": not_empty(list[Text]),
-        "c": dict[Name, nullable(Number)],
+        "c": dict[Name, Number | None],
         "d?": Name,
     }
 )
