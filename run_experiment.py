@@ -145,9 +145,6 @@ class Config:
         problems = []
         if not (self.train or self.pretrained or self.commands):
             problems.append("nothing to run: pass --train, --pretrained or --commands")
-        for name in self.train:
-            if not Path(f"configs/{name}.yaml").is_file():
-                problems.append(f"configs/{name}.yaml does not exist: use a file in configs/")
         if self.fixed and self.block_size:
             problems.append("--fixed trains at the configs' block_size: remove --block_size")
         if self.paired and not self.block_size:

@@ -156,9 +156,7 @@ class Trainer:
                     self.log_step(losses)
                     has_printed = True
                 elif seconds > SILENT_SECONDS and not has_printed:
-                    self.print_line(
-                        f"steps so far: {self.step - first_step} in {seconds:.0f} s"
-                    )
+                    self.print_line(f"{self.step - first_step} steps in {seconds:.0f} s")
                     has_printed = True
                 if is_stopped:  # the sender may not wait for a validation
                     self.save_checkpoint()
@@ -372,10 +370,9 @@ class Trainer:
             f"{self.world_size} x {self.accumulation_steps} micro-batches x "
             f"{self.micro_batch} sequences, from step {self.step}"
         )
-        facts = {"processes": self.world_size, "parameters": self.model.parameter_count()}
-        self.processes.run_on_all_ranks(
-            lambda: self.run.start(self.device, self.init_steps, **facts)
-        )
+        facts = {"init_steps": self.init_steps, "processes": self.world_size}
+        facts["parameters"] = self.model.parameter_count()
+        self.processes.run_on_all_ranks(lambda: self.run.start(self.device, **facts))
 
 
 if __name__ == "__main__":

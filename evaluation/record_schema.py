@@ -36,7 +36,7 @@ from msgspec import Meta
 
 from errors import InputError
 
-MODEL = {
+MODEL: dict[str, Any] = {
     "run folder? pe size objective? dtype?": Text,
     "block_size": Length,
     "step? init_steps? parameters?": Count | None,
@@ -143,8 +143,8 @@ COMPARISON_ROW = fields(
 COMPARED = {"context": Length, "rows": list[COMPARISON_ROW], "skipped": dict[Text, Text]}
 COMPARISON = fields(HARDWARE | {"compare": fields(SETUP | COMPARED)})
 POINTS = list[tuple[Count, Number]]  # steps and losses
-LOSSES_OF_RUN = {"run pe": Text, "size objective": Text | None, "losses": POINTS}
-LOSSES_OF_RUN |= {"seed": Integer | None, "step?": Count | None}
+LOSSES_OF_RUN: dict[str, Any] = {"run pe": Text, "size objective": Text | None}
+LOSSES_OF_RUN |= {"losses": POINTS, "seed": Integer | None, "step?": Count | None}
 TRAININGS = Literal["pretraining", "fine-tuning"]
 LOSSES = fields({"training": TRAININGS, "runs": not_empty(list[fields(LOSSES_OF_RUN)])})
 # finetune.json of retrieval.finetune. An unfinished fine-tuning has no losses.

@@ -47,9 +47,7 @@ def select_device(
     if not match:
         raise InputError(f"unknown device '{device}': use auto, cpu, cuda or cuda:N")
     if name != "cpu" and (number := int(match[1] or 0)) >= count:
-        raise InputError(
-            f"--device {device}: there is no CUDA device {number}: use auto or cpu"
-        )
+        raise InputError(f"--device {device}: there is no CUDA device {number}: use auto")
     selected = torch.device(name)
     if selected.type == "cuda" and local_rank is not None:
         if selected.index is not None:

@@ -104,12 +104,11 @@ def process_group():
 
     backend = "cpu:gloo,cuda:nccl" if has_gpus else "gloo"
     try:
-        store, rank, world_size = next(rendezvous("env://", timeout=TIMEOUT))
+        store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
         # When torchrun restarts ranks, its store has the keys of those before.
         store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-        dist.init_process_group(
-            backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT
-        )
+        where = {"store": store, "rank": rank, "world_size": count}
+        dist.init_process_group(backend, timeout=TIMEOUT, **where)
     except dist.DistError:  # the store has ended, or a rank is missing
         raise InputError(f"not all ranks started within {TIMEOUT}: start them again") from None
     with contextlib.ExitStack() as stack:
@@ -118,7 +117,7 @@ def process_group():
             stack.enter_context(contextlib.redirect_stdout(null))
         problems = None
         try:
-            yield Processes(rank, local_rank, world_size)
+            yield Processes(rank, local_rank, count)
         except (InputError, RuntimeError) as error:
             if isinstance(error, RuntimeError):  # of a collective
                 if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():

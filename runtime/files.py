@@ -129,9 +129,7 @@ def writing(path: str | Path):
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(
-            f"cannot write {path}: {reason}: use another folder, or free some space"
-        ) from error
+        raise InputError(f"cannot write {path}: {reason}: use another folder") from error
 
 
 def check_writable(folder: Path) -> None:

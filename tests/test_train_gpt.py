@@ -455,7 +455,7 @@ def test_a_line_comes_early_whatever_log_every_is(train, capsys, monkeypatch):
     capsys.readouterr()
     train("cable", "--log_every", 100, "--checkpoint_every", 100, "--val_every", 100)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
-    assert lines[0].startswith("step 1/6 | steps so far: 1 in ")
+    assert lines[0].startswith("step 1/6 | 1 steps in ")
     assert [line.split(" |")[0] for line in lines[1:]] == ["step 6/6", "step 6/6"]
 
 
