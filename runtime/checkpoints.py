@@ -47,9 +47,8 @@ DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal, the end of the file
 VERIFIED: dict[tuple[int, ...], str] = {}  # identity of a file -> its SHA-256
 READ_BYTES = 1 << 20
 NETWORK = {field.name: field.type for field in dataclasses.fields(GPTConfig)}
-SETTINGS: dict[
-    str, Any
-] = {  # which programs read; --init_from and imported weights have others
+# Which programs read; --init_from and imported weights have others.
+SETTINGS: dict[str, Any] = {
     "seed": int | None,
     "steps?": Count,
     "mask_rate?": float,

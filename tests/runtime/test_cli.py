@@ -112,17 +112,6 @@ def test_help_has_texts_and_defaults(capsys):
     assert "options: -h" in text and "required" not in text.split("positional")[1].split("--")[0]
 
 
-def test_files_with_other_content_are_refused(refused, tmp_path):
-    path = tmp_path / "config.yaml"
-    for text, message in (
-        ("out_dir: 2024", "error: out_dir is 2024: use non-empty text in UTF-8, in YAML in quotes"),
-        ("plugin: my.py", "error: plugin is my.py: use --plugin FILE or null"),
-        ("a: " + "[" * 1000, "is not YAML"),
-    ):
-        path.write_text(text)
-        assert message in refused(train_gpt.main, "--config", path)[0]
-
-
 @pytest.mark.parametrize(
     "allocate",
     [
