@@ -49,7 +49,7 @@ SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-cl
 OTHER_TEXTS = ("openwebtext2", "github")  # of the Sandwich paper, next to arxiv
 HELLASWAG = "scripts/hellaswag_smoke.jsonl"
 # Lengths of an evaluation, and its flags.
-LENGTHS = r"((?! --).)+( --(cache_window|trials|windows) [0-9]+)*"
+LENGTHS = r"((?:(?! --).)+)((?: --(?:cache_window|trials|windows) [0-9]+)*)"
 EVALUATIONS = {  # setting: program, and the flag of its lengths
     "perplexity": ("eval_extrapolation.py", "--lengths"),
     "same_targets": ("eval_extrapolation.py", "--lengths"),
@@ -330,12 +330,11 @@ class Experiment:
             for setting, (program, flag) in EVALUATIONS.items():
                 if not (value := getattr(config, setting)):
                     continue
-                value = self.format(value)
-                if not re.fullmatch(LENGTHS, value):
+                match = re.fullmatch(LENGTHS, self.format(value))
+                if not match:
                     remedy = "use lengths, then --cache_window N, --trials N or --windows N"
                     raise InputError(f"{setting} '{value}' is invalid: {remedy}")
-                lengths, dashes, flags = value.partition(" --")
-                lengths = self.at_scale(lengths)
+                lengths = self.at_scale(match[1])
                 words = [program, str(run), "--data", text.folder, "--split", text.split]
                 words += [flag, lengths]
                 if setting == "perplexity":
@@ -344,7 +343,7 @@ class Experiment:
                     words += ["--max_tokens", str(tokens)]
                 else:
                     words += getattr(self.scale, setting).split()
-                self.evaluate([*words, *f"{dashes}{flags}".split()], [job, *text.needs])
+                self.evaluate([*words, *match[2].split()], [job, *text.needs])
         if config.hellaswag:
             source = HELLASWAG if config.scale == "smoke" else config.hellaswag
             flags = [] if source == "hub" else ["--source", source]

@@ -30,20 +30,21 @@ from runtime.schema import (
     fields,
     find_mismatch,
     not_empty,
+    nullable,
 )
 
 from msgspec import Meta
 
 from errors import InputError
 
-MODEL: dict[str, Any] = {
+MODEL = {
     "run folder? pe size objective? dtype?": Text,
     "block_size": Length,
-    "step? init_steps? parameters?": Count | None,
-    "seed?": Integer | None,
+    "step? init_steps? parameters?": nullable(Count),
+    "seed?": nullable(Integer),
     "settings": dict[Text, Any],
-    "training_text": Text | None,
-    "cache_window?": Length | None,
+    "training_text": nullable(Text),
+    "cache_window?": nullable(Length),
 }
 SPLIT = {"dataset split": Name}
 DATA = fields(SPLIT | {"tokenizer": Text})
@@ -53,17 +54,17 @@ HEADER = fields(MODEL | {"data": fields(SPLIT)})  # what every evaluation writes
 def _by_length(entry: dict, protocol: dict | None = None, data: Any = DATA, **others) -> Any:
     """Return the schema of results by length; null: it is not supported."""
     types = {**MODEL, "data": data, **others}
-    types["lengths"] = not_empty(dict[LengthKey, fields(entry) | None])
+    types["lengths"] = not_empty(dict[LengthKey, nullable(fields(entry))])
     if protocol:
         types["protocol"] = fields(protocol)
     return fields(types)
 
 
-LOSS_CURVE = fields({"first": Count, "width": Length, "loss": list[Loss | None]})
+LOSS_CURVE = fields({"first": Count, "width": Length, "loss": list[nullable(Loss)]})
 PERPLEXITY = _by_length(
     {
         "loss": Loss,
-        "loss_se": NotNegative | None,
+        "loss_se": nullable(NotNegative),
         "perplexity": Annotated[float, Meta(ge=0.99)],
         "tokens": Length,
         "blocks?": list[Loss],
@@ -72,10 +73,10 @@ PERPLEXITY = _by_length(
     },
     {
         "name remainder?": Text,
-        "stride? targets? span? spans?": Length | None,
+        "stride? targets? span? spans?": nullable(Length),
         "documents?": Length,
         "overlap?": Fraction,
-        "mask_rate?": Fraction | None,
+        "mask_rate?": nullable(Fraction),
     },
 )
 RECEPTIVE_FIELD = _by_length(
@@ -93,7 +94,7 @@ RECALL = _by_length(
 TRAINED_RECALL = _by_length(
     {"accuracy": Percent, "accuracy_se": Percent},
     {"task": Text, "filler": Text, "trials": Length, "span": Length, "symbols": Length},
-    steps_to_95=Count | None,
+    steps_to_95=nullable(Count),
 )
 NDCG = _by_length(
     {"ndcg10": NotNegative, "ndcg10_se": NotNegative, "by_question": list[NotNegative]},
@@ -106,7 +107,7 @@ ACCURACY = fields(
         "data": DATA,
         "protocol": fields({"name": Text}),
         "acc acc_norm": Fraction,
-        "acc_se acc_norm_se": Fraction | None,
+        "acc_se acc_norm_se": nullable(Fraction),
         "examples": Count,
         "log_likelihoods?": list[list[Annotated[float, Meta(le=1e18)]]],
     }
@@ -122,12 +123,12 @@ SPEED_ENTRY = fields(
         "tokens": Length,
         "tokens_per_second memory weights?": Positive,
         "ratios": dict[Text, Positive],
-        "mfu error?": NotNegative | None,
+        "mfu error?": nullable(NotNegative),
         "time?": dict[Text, Fraction],
         "kernels?": list[fields({"name": Text, "calls": Count, "ms": Positive})],
     }
 )
-CONTEXTS = dict[LengthKey, dict[Text, SPEED_ENTRY | None]]
+CONTEXTS = dict[LengthKey, dict[Text, nullable(SPEED_ENTRY)]]
 SPEED_RESULT = fields(SETUP | {"contexts": CONTEXTS})
 SPEED_RESULTS = ("train", "attention", "generate", "eval")
 SPEED = fields(HARDWARE | {f"{name}?": SPEED_RESULT for name in SPEED_RESULTS})
@@ -135,7 +136,7 @@ COMPARISON_ROW = fields(
     {
         "task encoding? against": Text,
         "tokens": Length,
-        "flops?": Positive | None,
+        "flops?": nullable(Positive),
         "product_flops?": Positive,
         "seconds": fields({"ours": ROUNDS, "theirs": ROUNDS, "product?": ROUNDS}),
     }
@@ -143,15 +144,15 @@ COMPARISON_ROW = fields(
 COMPARED = {"context": Length, "rows": list[COMPARISON_ROW], "skipped": dict[Text, Text]}
 COMPARISON = fields(HARDWARE | {"compare": fields(SETUP | COMPARED)})
 POINTS = list[tuple[Count, Number]]  # steps and losses
-LOSSES_OF_RUN: dict[str, Any] = {"run pe": Text, "size objective": Text | None}
-LOSSES_OF_RUN |= {"losses": POINTS, "seed": Integer | None, "step?": Count | None}
+LOSSES_OF_RUN = {"run pe": Text, "size objective": nullable(Text), "losses": POINTS}
+LOSSES_OF_RUN |= {"seed": nullable(Integer), "step?": nullable(Count)}
 TRAININGS = Literal["pretraining", "fine-tuning"]
 LOSSES = fields({"training": TRAININGS, "runs": not_empty(list[fields(LOSSES_OF_RUN)])})
 # finetune.json of retrieval.finetune. An unfinished fine-tuning has no losses.
 FINETUNING = fields(
     {
         "settings": fields({"seed": Integer}),
-        "sha256": fields({"data": Text | None}),
+        "sha256": fields({"data": nullable(Text)}),
         "losses?": POINTS,
     }
 )

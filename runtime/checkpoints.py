@@ -31,8 +31,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from runtime import plugins
-from runtime.schema import MAY_CHANGE_ON_RESUME, RECORD_DEFAULTS, Count, fields, find_mismatch
+from runtime import plugins, schema
+from runtime.schema import Count, fields, find_mismatch, nullable
 
 import torch
 from torch import Tensor, nn
@@ -47,13 +47,12 @@ DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal, the end of the file
 VERIFIED: dict[tuple[int, ...], str] = {}  # identity of a file -> its SHA-256
 READ_BYTES = 1 << 20
 NETWORK = {field.name: field.type for field in dataclasses.fields(GPTConfig)}
-# Which programs read; --init_from and imported weights have others.
-SETTINGS: dict[str, Any] = {
+SETTINGS = {  # which programs read; --init_from and imported weights have others
     "seed": int | None,
     "steps?": Count,
     "mask_rate?": float,
     "data? init_from?": str | None,
-    "init_steps?": Count | None,
+    "init_steps?": nullable(Count),
     "plugin?": plugins.VERSIONS,
     "changes?": list,
 }
@@ -238,13 +237,10 @@ def trained_steps(checkpoint: dict) -> int | None:
 
 def training_settings(checkpoint: dict) -> dict:
     """Return what a run learns with, without encoding, seed, start, defaults."""
-    excluded = MAY_CHANGE_ON_RESUME | {"pe", "plugin", "seed", "init_from", "init_steps"}
+    excluded = schema.MAY_CHANGE_ON_RESUME | {"pe", "plugin", "seed", "init_from", "init_steps"}
     items = checkpoint["config"].items()
-    defaults = RECORD_DEFAULTS.items()
+    defaults = schema.RECORD_DEFAULTS.items()
     return {name: x for name, x in items if name not in excluded and (name, x) not in defaults}
-
-
-# Models
 
 
 def load_model(

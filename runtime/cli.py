@@ -1,9 +1,8 @@
 """Command line: settings from YAML files and flags, and one-line errors.
 
-A program's settings are a dataclass: its defaults < YAML files given as
---config < flags. `parse` checks names, types and limits, the program checks
-meanings, and `run` prints problems and exits with status 2. Programs with a
-field `plugin` accept --plugin FILE (plugins.py).
+A program's settings are a dataclass: its defaults < YAML files (--config) <
+flags. `parse` checks names, types and limits, the program checks meanings, and
+`run` prints problems. Programs with a field `plugin` accept --plugin FILE.
 """
 
 import argparse
@@ -273,9 +272,8 @@ def run(main) -> None:
     """Run a program and turn exceptions into exit statuses.
 
     InputError, an exception in a plugin, an unusable file, too little memory, a
-    missing package: one line per problem, status 2. Ctrl-C: status 130. A
-    closed pipe, as of `| head`: status 1. Other exceptions are bugs: a
-    traceback.
+    missing package: one line per problem, status 2. Ctrl-C: 130. A closed pipe,
+    as of `| head`: 1. Other exceptions are bugs: a traceback.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # texts on a console without UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")

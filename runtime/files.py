@@ -26,8 +26,7 @@ def atomic(path: str | Path):
     """Open `path` for writing bytes, atomically.
 
     The block writes to a temporary file, synced to disk and renamed at the end:
-    a crash leaves the old file or the new one. Raises InputError if the system
-    refuses (no space, a file in the way).
+    a crash leaves the old file or the new one. Raises InputError (`writing`).
     """
     path = Path(path)
     with writing(path):
@@ -99,9 +98,8 @@ def locked(path: str | Path):
     """Wait until no other process is in such a block for `path`; then run it.
 
     Read, change and write `path` in the block; readers need no lock (`atomic`).
-    The lock is on a hidden file next to `path`, removed at the end; one that a
-    killed process leaves locks nothing. On a file system without locks, nothing
-    is locked. Raises InputError if the file cannot be written.
+    The lock is on a hidden file; one that a killed process leaves locks nothing.
+    Without effect on a file system without locks. Raises InputError (`writing`).
     """
     import filelock  # takes 40 ms, and most programs lock nothing
 

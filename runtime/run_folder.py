@@ -66,9 +66,8 @@ class Run:
     def find_checkpoint(self, resume: bool, override: Set[str] = frozenset()) -> dict | None:
         """Return the content of the newest checkpoint, or None for a new run.
 
-        override: settings that may differ. Raises InputError if the folder
-        contains another run, imported weights, or a run and `resume` is False,
-        and if the checkpoint is corrupt.
+        override: settings that may differ. Raises InputError if the folder has
+        another run, or any and `resume` is False, or a corrupt checkpoint.
         """
         paths = checkpoints.list_checkpoints(self.folder)
         if not resume and (paths or any((self.folder / x).exists() for x in (CONFIG, LOG))):

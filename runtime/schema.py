@@ -1,6 +1,6 @@
 """Schemas of JSON files: types for msgspec, and the check of a value.
 
-    point = fields({"step": Count, "loss?": Number | None})
+    point = fields({"step": Count, "loss?": nullable(Number)})
     find_mismatch([{"step": -1}], list[point])  # "expected int >= 0 at …"
 
 1.0 is no integer, True is no number, and a number with a range is neither NaN
@@ -79,6 +79,11 @@ def fields(types: dict[str, Any], forbid_others: bool = False) -> Any:
     optional = [(name[:-1], type_, None) for name, type_ in named if name.endswith("?")]
     members = [*required, *optional]
     return msgspec.defstruct("Object", members, forbid_unknown_fields=forbid_others)
+
+
+def nullable(type_) -> Any:
+    """Return the type of null or a value."""
+    return type_ | None
 
 
 def not_empty(type_) -> Any:

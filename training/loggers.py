@@ -1,11 +1,9 @@
 """Loggers: a run's log in Weights & Biases or TensorBoard.
 
-    logger = LOGGERS["tensorboard"]()                # raises ImportError
-    logger.start(folder, run_id, config, step=-1)    # step: to resume from
-    logger.log({"train/loss": 2.5, "sample/text": "Once upon"}, step=10)
-    logger.finish()
-
-A run keeps its own log, too (runtime/run_folder.py).
+logger = LOGGERS["tensorboard"]()                # raises ImportError
+logger.start(folder, run_id, config, step=-1)    # step: to resume from
+logger.log({"train/loss": 2.5, "sample/text": "Once upon"}, step=10)
+logger.finish()
 """
 
 import html

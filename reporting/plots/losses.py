@@ -17,7 +17,7 @@ from pathlib import Path
 
 from runtime import cli, run_folder
 from runtime.files import atomic, read_json, write_json
-from runtime.schema import Count, Integer, Number, Text, fields, find_mismatch
+from runtime.schema import Count, Integer, Number, Text, fields, find_mismatch, nullable
 
 import yaml
 
@@ -29,8 +29,8 @@ REMEDY = "train again, or remove the run"
 SETTINGS = fields(  # of config.yaml or config.json
     {
         "pe": Text,
-        "size? objective? data?": Text | None,
-        "seed? block_size?": Integer | None,
+        "size? objective? data?": nullable(Text),
+        "seed? block_size?": nullable(Integer),
     }
 )
 LOG_ENTRY = fields({"step": Count, "loss": Number})

@@ -7,7 +7,7 @@ from runtime.schema import Count, Length, LengthKey, Name, Number, SeedKey, Text
 
 import pytest
 
-TYPES = {"a": Length, "b": schema.not_empty(list[Text]), "c": dict[Name, Number | None]}
+TYPES = {"a": Length, "b": schema.not_empty(list[Text]), "c": dict[Name, schema.nullable(Number)]}
 SCHEMA = schema.fields(TYPES | {"d?": Name})
 A, B = {"a": 1}, {"b": ["x"], "c": {}}
 
