@@ -60,7 +60,6 @@ def main(argv=None):
     run.start(torch.device("cpu"))
     unused = {"optimizer": {}, "scaler": {}, "sampler": {}, "rng": []}
     run.save(model=model.state_dict(), step=0, gpt=dataclasses.asdict(model.config), **unused)
-    run.finish()
     print(f"{config.out_dir}: {model.describe()}")
 
 

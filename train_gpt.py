@@ -171,7 +171,8 @@ class Trainer:
             print(f"stopped by a signal: step {self.step} is saved, use --resume to continue")
             if self.world_size > 1:
                 print("A traceback that follows is torchrun's, which ends by an exception.")
-        run.finish()
+        if run.logger:
+            run.logger.finish()
 
     # The steps of the loop
 
@@ -287,11 +288,12 @@ class Trainer:
         run = Run(Path(config.out_dir), settings.recorded(config), data, **options)
         checkpoint = run.find_checkpoint(config.resume, config.overridden)
         # Also waits until no rank looks into the folder, which may change from here on.
-        self.processes.check_equal(
-            (run.step, shards.sha256, config.plugin),
-            f"the checkpoint in {config.out_dir}, the shards in {config.data} or the files of "
-            "--plugin differ between ranks: use folders that all machines share",
-        )
+        first, *others = self.processes.gather((run.step, shards.sha256, config.plugin))
+        if any(other != first for other in others):
+            raise InputError(
+                f"the checkpoint in {config.out_dir}, the shards in {config.data} or the files of "
+                "--plugin differ between ranks: use folders that all machines share"
+            )
         if config.resume and not checkpoint:
             print(f"{config.out_dir} contains no checkpoint yet: starting at step 0")
         return run, checkpoint
@@ -300,7 +302,8 @@ class Trainer:
         """Return steps and checkpoint of --init_from; if resumed, `checkpoint`."""
         if checkpoint or not self.config.init_from:
             return self.run.init_steps, checkpoint
-        source = load_checkpoint(self.config.init_from, check_plugins=False)
+        causal = self.config.causal
+        source = load_checkpoint(self.config.init_from, causal, check_plugins=False)
         return trained_steps(source), source
 
     def make_model(self, checkpoint: dict | None, source: dict | None) -> GPT:

@@ -19,7 +19,6 @@ import torch
 
 from errors import InputError
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Peak TFLOP/s of dense bfloat16 products (else float16) with float32 sums, from
 # the vendors' data sheets.
 PEAK_TFLOPS = {"B200": 2250, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989}
@@ -36,7 +35,7 @@ def select_device(
     """Return the device and the dtype of matrix products; print both.
 
     Also configures the backends. device: auto, cpu, cuda or cuda:N. dtype: auto
-    or a key of DTYPES; weights stay float32. auto is bfloat16 in hardware
+    or PyTorch's name; weights stay float32. auto is bfloat16 in hardware
     (emulation is up to hundreds of times slower), else float16 on a GPU,
     float32 on a CPU. local_rank: the GPU, with several processes. Raises
     InputError for a device that does not exist.
@@ -60,7 +59,7 @@ def select_device(
     print(f"device {describe(selected)}, {dtype}")
     if selected.type == "cpu" and dtype not in in_hardware:
         print(f"note: {dtype} is emulated on this CPU, up to ten times as slow: use auto")
-    return selected, DTYPES[dtype]
+    return selected, getattr(torch, dtype)
 
 
 def configure_backends(device: torch.device) -> None:

@@ -51,15 +51,12 @@ class Processes:
 
     def any(self, flag: bool) -> bool:
         """Return whether the flag is set on any rank."""
-        if self.world_size == 1:
-            return flag
         return bool(self.sum(torch.tensor(int(flag))))
 
     def gather(self, value) -> list:
         """Return the values (pickled) of all ranks, in order."""
-        values = [value]
+        values = [value] * self.world_size
         if self.world_size > 1:
-            values *= self.world_size
             dist.all_gather_object(values, value)
         return values
 
@@ -70,15 +67,8 @@ class Processes:
             action()
         except InputError as error:
             problems = [*error.problems]
-        all_problems = dict.fromkeys(sum(self.gather(problems), []))
-        if all_problems:
-            raise InputError(*all_problems)
-
-    def check_equal(self, value, problem: str) -> None:
-        """Raise InputError(problem) on all ranks if their values differ."""
-        first, *others = self.gather(value)
-        if any(other != first for other in others):
-            raise InputError(problem)
+        if found := dict.fromkeys(sum(self.gather(problems), [])):
+            raise InputError(*found)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ The files of a run:
     events.out.tfevents.*   for TensorBoard, with --logger tensorboard
     wandb/                  for Weights & Biases, with --logger wandb
 
-A training calls find_checkpoint (which only reads), start, log, save, finish.
+A training calls find_checkpoint (which only reads), start, log, save.
 """
 
 import contextlib
@@ -198,11 +198,6 @@ class Run:
             remedy = "remove later ones, pass --resume, a lower --lr and --override lr"
             return f"to continue from {good[-1].name}, {remedy}"
         return "train again with a lower --lr and another --out_dir"
-
-    def finish(self) -> None:
-        """Close the logger, if there is one."""
-        if self.logger:
-            self.logger.finish()
 
 
 def _identity(value):

@@ -32,9 +32,6 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
         for name in (*SHAPE[1:], "vocab_size", "attn_scale")
         if old[name] != getattr(new, name)
     ]
-    if old["causal"] != new.causal:
-        kind, objective = ("a decoder", "clm") if old["causal"] else ("an encoder", "mlm")
-        problems.append(f"{run} is {kind}: use --objective {objective}")
     old_tokenizer, data = checkpoint["data"]["tokenizer"], checkpoint["config"].get("data")
     if old_tokenizer != tokenizer:
         remedy = f"use other data, such as {data}" if data else "use other data"
