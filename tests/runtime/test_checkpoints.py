@@ -151,25 +151,17 @@ def test_every_reader_refuses_nan_and_inf_by_name(run, resume, refused, data_dir
     checkpoints.check_finite(model, run)  # a buffer may be infinite
 
 
-def text(path):
-    path.write_text("line\n" * 100)
-
-
-def device(path):
-    path.symlink_to("/dev/null")
-
-
 def saved(value):
     """Return a function that saves a value as train_gpt.py does."""
     return functools.partial(save_checkpoint, value)
 
 
 OTHER_FILES = [
-    text,
+    functools.partial(Path.write_text, data="line\n" * 100),
+    functools.partial(Path.symlink_to, target="/dev/null"),
     Path.touch,
     Path.mkdir,
     os.mkfifo,
-    device,
     saved(torch.ones(3)),
     saved(None),
     saved(torch.nn.Linear(2, 2)),

@@ -139,19 +139,6 @@ def train(count, data_dir, run, *flags, code=""):
     return ranks(count, *FLAGS, "--data", data_dir, "--out_dir", run, *flags, code=code)
 
 
-def start_torchrun(*words):
-    """Start two ranks that train for 100,000 steps with FLAGS; words: torchrun's and flags."""
-    torchrun = shlex.split("-m torch.distributed.run --standalone --nproc_per_node=2")
-    command = [sys.executable, *torchrun, *words, *FLAGS, "--steps", "100000"]
-    return subprocess.Popen(
-        map(str, command),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-
-
 def succeeded(results):
     """Return the standard output of rank 0; fail unless all ranks exited with status 0."""
     assert all(status == 0 for status, _, _ in results), results
@@ -227,31 +214,22 @@ def test_no_gloo_thread_outlives_the_group():
     assert sorted(results) == [(7, "", line) for line in ("\n0\n", "failed\n0\n")]
 
 
-def test_ctrl_c_of_torchrun_saves_a_checkpoint(data_dir, tmp_path):
-    """Ctrl-C reaches torchrun and its processes, which then get a second signal from torchrun."""
-    run = tmp_path / "run"
-    started = start_torchrun(ROOT / "train_gpt.py", "--data", data_dir, "--out_dir", run)
-    wait_for(lambda: checkpoints.list_checkpoints(run), started)
-    os.killpg(started.pid, signal.SIGINT)
-    output, errors = started.communicate(timeout=60)
-    message = r"stopped by a signal: step (\d+) is saved, use --resume to continue"
-    stopped = re.search(message, output)
-    assert stopped, errors
-    step = int(stopped[1])
-    assert checkpoints.load_checkpoint(run)["step"] == step
-    assert log_of(run)[-1]["step"] == step
+def test_torchrun_restarts_the_ranks_and_ctrl_c_saves_a_checkpoint(data_dir, tmp_path):
+    """Rank 1 is killed in step 7 and training continues from step 4.
 
-
-def test_torchrun_restarts_the_ranks(data_dir, tmp_path):
-    """Rank 1 is killed in step 7 and training continues from step 4."""
+    Ctrl-C reaches torchrun and its processes, which then get a second signal from torchrun.
+    """
     run, script = tmp_path / "run", tmp_path / "train.py"
     script.write_text(
         f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\nimport train_gpt\n"
         f"from runtime import cli\nrank = int(os.environ['RANK'])\n"
         f"{textwrap.dedent(at_step(7, 1, KILL_ONCE))}\ncli.run(train_gpt.main)\n"
     )
-    flags = ["--data", data_dir, "--out_dir", run, "--resume"]
-    started = start_torchrun("--max-restarts=1", script, *flags)
+    torchrun = "-m torch.distributed.run --standalone --nproc_per_node=2 --max-restarts=1"
+    command = [sys.executable, *torchrun.split(), script, *FLAGS, "--steps", "100000"]
+    command += ["--data", data_dir, "--out_dir", run, "--resume"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = subprocess.Popen(map(str, command), start_new_session=True, **pipes)
 
     def starts():
         return [record["step"] for record in log_of(run) if record["kind"] == "start"]
@@ -261,9 +239,12 @@ def test_torchrun_restarts_the_ranks(data_dir, tmp_path):
     assert starts() == [0, 4]
     with pytest.raises(InputError, match="another process trains"):
         run_folder.lock_folder(run)
-    started.terminate()
-    _, errors = started.communicate(timeout=60)
-    assert f"error: {distributed.LOST}\n" in errors
+    os.killpg(started.pid, signal.SIGINT)
+    output, errors = started.communicate(timeout=60)
+    assert f"error: {distributed.LOST}\n" in errors  # of rank 0, when rank 1 was killed
+    stopped = re.search(r"stopped by a signal: step (\d+) is saved, use --resume to", output)
+    assert stopped, errors
+    assert checkpoints.load_checkpoint(run)["step"] == log_of(run)[-1]["step"] == int(stopped[1])
 
 
 def test_rank_that_hangs_ends_the_others(data_dir, tmp_path):
@@ -316,10 +297,8 @@ def test_nan_loss_stops_all_ranks(data_dir, tmp_path):
     """The second micro-batch of rank 1 in step 7 gives NaN, found at the next log line, step 8."""
     run = tmp_path / "run"
     poison = at_step(7, 1, "torch.poison = 1") + POISON_A_LOSS
-    output = error_lines(train(2, data_dir, run, code=poison))
-    lines = [line for line in output if line.startswith("error: ")]
-    assert len(lines) == 1  # printed once
-    assert lines[0] == (
+    (line,) = error_lines(train(2, data_dir, run, code=poison))  # printed once
+    assert line == (
         "error: the loss of step 7 is NaN or Inf; "
         "to continue from checkpoint_0000004.pt, remove later ones, pass --resume, a lower --lr "
         "and --override lr"
