@@ -291,9 +291,10 @@ def run(main) -> None:
         sys.exit(130)
     except Exception as error:
         describe = (plugins.describe_error, _system_problem, describe_missing_package)
-        found = [line for each in describe if (line := each(error))]
-        problems = error.problems if isinstance(error, InputError) else found[:1]
-        if not problems:
+        problems = [line for each in describe if (line := each(error))][:1]
+        if isinstance(error, InputError):
+            problems = error.problems  # none if another rank prints them
+        elif not problems:
             raise
         for problem in problems:
             print(f"error: {problem}", file=sys.stderr)
