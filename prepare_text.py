@@ -83,13 +83,8 @@ def main(argv=None):
     splits = ("train", "val")
     tokenization.check_splits(splits, val_first, remedy)
     preparation = tokenization.Preparation(config, out, source, training_texts, splits)
-    files = train_files + val_files
     numbered = ((split, number, text) for number, (split, text) in enumerate(documents()))
-    preparation.write(numbered, remedy, None if has_tables(files) else len(files))
-
-
-def has_tables(files: list[Path]) -> bool:
-    return any(text_sources.table_format(path) for path in files)
+    preparation.write(numbered, remedy)
 
 
 def skip_reason(path: Path, is_named: bool) -> str | None:
@@ -112,7 +107,8 @@ def skip_reason(path: Path, is_named: bool) -> str | None:
 def split_documents(train_files: list[Path], val_files: list[Path], config: Config):
     """Yield (split, pieces of text) of every document."""
     every = config.val_every
-    if not val_files and len(train_files) < every and not has_tables(train_files):
+    has_tables = any(map(text_sources.table_format, train_files))
+    if not val_files and len(train_files) < every and not has_tables:
         for path in train_files:
             cut = next_line_start(path, 1 - 1 / every)
             yield "train", read_text(path, 0, cut)

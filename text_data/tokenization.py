@@ -99,11 +99,11 @@ class Preparation:
         self.writers[split] = shards.ShardWriter(self.meta, split, size, **options)
         return self.writers[split]
 
-    def write(self, documents, remedy: str, total: int | None = None) -> None:
+    def write(self, documents, remedy: str) -> None:
         """Write the missing shards and print a summary.
 
-        total: number of documents. If a split gets no text, removes everything
-        written and raises InputError with `remedy`.
+        If a split gets no text, removes everything written and raises
+        InputError with `remedy`.
         """
         meta = self.meta
         if meta.content["complete"]:
@@ -114,8 +114,7 @@ class Preparation:
         writers = [*self.writers.values()]
         documents = ((self.writers[split], *document) for split, *document in documents)
         with preparing(meta):
-            least = self.settings.min_tokens
-            tokenize_documents(documents, self.tokenizer, writers, total, least)
+            tokenize_documents(documents, self.tokenizer, writers, self.settings.min_tokens)
             for split, record in meta.content["splits"].items():
                 if not record["shards"]:
                     meta.remove()
@@ -158,11 +157,7 @@ def summarize(meta: shards.Meta) -> str:
 
 
 def tokenize_documents(
-    documents,
-    tokenizer,
-    writers: list[shards.ShardWriter],
-    total: int | None = None,
-    min_tokens: int = 1,
+    documents, tokenizer, writers: list[shards.ShardWriter], min_tokens: int = 1
 ) -> None:
     """Tokenize documents in threads; add them to their writers, in order.
 
@@ -196,7 +191,7 @@ def tokenize_documents(
 
     with (
         ThreadPoolExecutor(workers) as pool,
-        tqdm(total=total, unit=" documents", desc="prepare", disable=None) as bar,
+        tqdm(unit=" documents", desc="prepare", disable=None) as bar,
     ):
         for batch in _batches(documents):
             texts = [text for *_, text in batch]
