@@ -68,17 +68,7 @@ from reporting.columns import (
     read_may_differ,
 )
 from reporting.formatting import Folder, Table, escape_markdown
-from reporting.metrics import (
-    ACCURACY,
-    COMPARISON,
-    GAIN,
-    LOSSES,
-    METRICS,
-    PERPLEXITY,
-    RECEPTIVE_FIELD,
-    SPEED,
-    Metric,
-)
+from reporting.metrics import METRICS, PERPLEXITY, SPEED, Metric
 from reporting.paper import Printed
 
 
@@ -181,19 +171,19 @@ def report_records(config: Config, out: Report) -> None:
     found: dict[Metric, list[dict]] = {metric: [] for metric in METRICS.values()}
     for record in records:
         found.setdefault(metrics.metric_of(record), []).append(record)
-    found[GAIN] = context_gain.gain_records(found[PERPLEXITY])
-    accuracies = in_order(found[ACCURACY])
+    found[metrics.GAIN] = context_gain.gain_records(found[PERPLEXITY])
+    accuracies = in_order(found[metrics.ACCURACY])
     if is_generalization:
         report_generalization(found[PERPLEXITY] + accuracies, out)
     for metric, group in found.items():
         if metric.key and group:
             report_lengths(metric, found, printed, out)
     if accuracies:
-        out.add_section(ACCURACY.stem, tables.accuracy_table(accuracies))
-    for stem, record in numbered(LOSSES.stem, found[LOSSES]):
+        out.add_section(metrics.ACCURACY.stem, tables.accuracy_table(accuracies))
+    for stem, record in numbered(metrics.LOSSES.stem, found[metrics.LOSSES]):
         verdicts = judges.judge_losses(record)
         out.add_section(stem, tables.loss_table(record), None, verdicts, record["runs"])
-    for stem, record in numbered(COMPARISON.stem, found[COMPARISON]):
+    for stem, record in numbered(metrics.COMPARISON.stem, found[metrics.COMPARISON]):
         out.add_section(stem, tables.comparison_table(record))
     report_speeds(found[SPEED], printed, out)
     if out.verdicts:
@@ -250,7 +240,7 @@ def report_lengths(
         out.add_section(stem, table, compared, verdicts, group, warning)
         if metrics.entries_of(group):
             out.add_plot(stem, partial(metric.plot, columns))
-        if metric is RECEPTIVE_FIELD and metrics.entries_of(group):
+        if metric is metrics.RECEPTIVE_FIELD and metrics.entries_of(group):
             draw = partial(figures.cumulative_gradient, columns)
             out.add_plot(f"cumulative_gradient{suffix}", draw)
         if metric is not PERPLEXITY or "objective" in group[0]:

@@ -134,13 +134,9 @@ def test_runs_that_differ_in_more_than_encoding_and_seed_are_not_compared(
 
 def test_encodings_with_another_recipe_are_not_compared(tmp_path, capsys):
     paths = seed_records(tmp_path, seeds=2)
-    for path in map(Path, paths):
-        lr = 2.0 if "alibi" in path.name else 1.0
-        save(path, json.loads(path.read_text()) | {"settings": {"lr": lr}})
+    for path in (path for path in paths if "alibi" in path):
+        save(Path(path), json.loads(Path(path).read_text()) | {"settings": {"lr": 2.0}})
     compare.main(paths)
     out = capsys.readouterr().out
-    assert out.startswith("**Not comparable**") and out.count("not comparable |") == 2
-    lines = [line for line in out.splitlines() if " kerple " in line]
-    assert lines and not any("not comparable" in line for line in lines)
-    compare.main([*paths, "--may_differ", "lr"])
-    assert "omparable" not in capsys.readouterr().out
+    assert out.startswith("**Not comparable**")
+    assert [row[2] for row in rows_of(out) if row[4] == "not comparable"] == ["alibi"] * 2

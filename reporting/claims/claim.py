@@ -8,6 +8,7 @@
 - Everything else is not decided, also if there is no interval.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -159,20 +160,17 @@ def decide(claim: Claim, comparisons: Comparisons) -> Verdict | None:
         claim = claim.but(others=[pe for pe in claim.others if pe in compared])
     verdict = claim.unmeasured()
     measured = {name: each for name, each in comparisons.items() if isinstance(each, Interval)}
-    settings = {
-        name for each in comparisons.values() if isinstance(each, tuple) for name in each
-    }
-    if settings:
-        verdict.measured = f"the runs differ in {', '.join(sorted(settings))}"
+    differing = [each for each in comparisons.values() if isinstance(each, tuple)]
+    if settings := sorted({*itertools.chain(*differing)}):
+        verdict.measured = f"the runs differ in {', '.join(settings)}"
         verdict.outcome = NOT_COMPARABLE
         return verdict
     outcomes = [judge_bound(each, claim.relation, claim.bound) for each in measured.values()]
     verdict.outcome, counts = combine(outcomes)
     least = max(measured, key=lambda name: _distance(measured[name].estimate, claim.relation))
     text = printed_interval(measured[least], one_seed=claim.quantity not in BENCHED)
-    verdict.measured = ", ".join(
-        filter(None, (claim.what + text, " ".join(filter(None, least))))
-    )
+    place = " ".join(filter(None, least))
+    verdict.measured = ", ".join(filter(None, (claim.what + text, place)))
     if len(outcomes) > 1 and verdict.outcome != HOLDS:
         verdict.measured += f"; {counts}"
     return verdict

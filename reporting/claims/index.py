@@ -36,14 +36,6 @@ TITLES = {
     "CABLE, version 1": "CABLE, version 1",
     SANDWICH: "Sandwich (Chi et al. 2023)",
 }
-OUTCOMES = {
-    HOLDS: "hold",
-    FAILS: "fail",
-    UNDECIDED: "are not decided",
-    NOT_COMPARABLE: "are not comparable",
-    "mixed": "have verdicts that differ",
-    NOT_MEASURED: "are not measured",
-}
 ROW = fields(  # of verdicts.csv
     {
         "claim paper where measured key others sizes": Text,
@@ -67,9 +59,7 @@ def read_verdicts(folders: list[str]) -> list[dict]:
     """
     missing = [folder for folder in folders if not Path(folder).is_dir()]
     if missing:
-        raise InputError(
-            *(f"{name} is not a folder: pass folders of reports" for name in missing)
-        )
+        raise InputError(f"{missing[0]} is not a folder: pass folders of reports")
     verdicts = []
     for folder in folders:
         for report in sorted(path.parent for path in Path(folder).rglob(FILE)):
@@ -100,11 +90,11 @@ def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
     for verdict in verdicts:
         by_key.get(verdict["key"], []).append(verdict)
     by_key = {key: _most_complete(found) for key, found in by_key.items()}
-    counts = Counter(map(_outcome_of_all, by_key.values()))
-    texts = [f"{counts[name]} {words}" for name, words in OUTCOMES.items() if counts[name]]
+    counts = Counter(map(_outcome_of_all, by_key.values())).most_common()
+    texts = ", ".join(f"{number} {outcome}" for outcome, number in counts)
     parts = [
         "# Claims of the papers",
-        f"{len(claims)} claims: {', '.join(texts)}. Criteria: claims.yaml. verdicts.csv next to a "
+        f"{len(claims)} claims: {texts}. Criteria: claims.yaml. verdicts.csv next to a "
         "linked table has measured values and 95% intervals (docs/evaluation.md). Reports of fewer "
         "encodings, and of one seed if several seeds agree, are left out. Bounds of ours are "
         "marked. Speeds are of CPUs unless a table names a GPU.",
@@ -125,7 +115,7 @@ def claims_page(verdicts: list[dict], out_dir: str | Path) -> str:
 
 def _outcome_of_all(verdicts: list[dict]) -> str:
     outcomes = {verdict["outcome"] for verdict in verdicts} or {NOT_MEASURED}
-    return "mixed" if len(outcomes) > 1 else outcomes.pop()
+    return "with different verdicts" if len(outcomes) > 1 else outcomes.pop()
 
 
 def _most_complete(verdicts: list[dict]) -> list[dict]:
@@ -150,9 +140,8 @@ def _cell(claim: Verdict, verdicts: list[dict], out_dir: str | Path) -> str:
         target = quote(os.path.relpath(verdict["table"], out_dir), safe="/+")
         seeds = f" ({ONE_SEED})" if ONE_SEED in verdict["measured"] else ""
         outcome = f"**{verdict['outcome']}**", f"{seeds}{_compared(claim, verdict)}"
-        links.setdefault(outcome, {})[f"[{escape_markdown(verdict['report'])}]({target})"] = (
-            None
-        )
+        link = f"[{escape_markdown(verdict['report'])}]({target})"
+        links.setdefault(outcome, {})[link] = None
     lines = []
     for (outcome, details), found in links.items():
         several = details.replace(f" ({ONE_SEED})", "")

@@ -7,7 +7,7 @@ the same lengths: `_compare`. Others are on runs of several training lengths.
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from evaluation import intervals
@@ -309,13 +309,12 @@ def _seed_marks(claim: Claim, columns: list[Column], printed: Printed) -> Measur
 
 
 class Pair(NamedTuple):
-    """Two runs of a claim, compared at the training length of the second."""
+    """A claim's quantity of two runs, at the training length of the second."""
 
     claim: Claim
     """with the training lengths of the runs"""
-    runs: tuple[Column, Column]
-    measured: tuple[Column, Column]
-    """columns of the quantity: the runs, or those of bench.py"""
+    columns: Sequence[Column]
+    """of the runs, or of bench.py"""
     lengths: tuple[int, int]
     ratio: Comparison
 
@@ -332,31 +331,31 @@ def find_pairs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Itera
     those of training steps with the same number of sequences.
     """
     names = (claim.encoding, *claim.others)
-    for scale, ours, other in itertools.product(SCALES, columns, columns):
-        lengths = (claim.trained_at // scale, claim.other_trained_at // scale)
-        is_pair = (ours.pe, other.pe) == names and (
-            ours.trained_at,
-            other.trained_at,
-        ) == lengths
-        record, size = ours.records[0], ours.records[0].get("size")
-        has_size = size == other.records[0].get("size") and size not in claim.except_sizes
+    for scale, *runs in itertools.product(SCALES, columns, columns):
+        first, second = claim.trained_at // scale, claim.other_trained_at // scale
+        models = [(run.pe, run.trained_at) for run in runs]
+        sizes = {run.records[0].get("size") for run in runs}
+        has_size = len(sizes) == 1 and sizes.isdisjoint(claim.except_sizes)
         if scale == 1:
-            has_size &= size == claim.size and dataset_of(record) in claim.datasets
-        if not (is_pair and has_size and all(run.values(lengths[1]) for run in (ours, other))):
+            has_size &= (
+                sizes == {claim.size} and dataset_of(runs[0].records[0]) in claim.datasets
+            )
+        is_pair = models == [*zip(names, (first, second), strict=True)]
+        if not (is_pair and has_size and all(run.values(second) for run in runs)):
             continue
-        scaled = claim.but(trained_at=lengths[0], other_trained_at=lengths[1])
-        evidence = [(scaled, (ours, other), (lengths[1], lengths[1]))]
+        scaled = claim.but(trained_at=first, other_trained_at=second)
+        evidence = [(scaled, runs, (second, second))]
         if claim.quantity in BENCHED:
             evidence = []
             for result in speeds:
-                first = {column.pe: column for column in speed_columns(result)}
-                if first.keys() >= {*names}:
-                    measured = first[ours.pe], first[other.pe]
-                    evidence.append((_on_device(scaled, result), measured, lengths))
-        for each, measured, ends in evidence:
-            ratio = compare(measured, ends, MEASURES[claim.quantity], "block_size")
+                benched = {column.pe: column for column in speed_columns(result)}
+                if benched.keys() >= {*names}:
+                    pair = [benched[pe] for pe in names]
+                    evidence.append((_on_device(scaled, result), pair, (first, second)))
+        for each, pair, lengths in evidence:
+            ratio = compare((pair[0], pair[1]), lengths, MEASURES[claim.quantity], "block_size")
             if ratio is not None:
-                yield Pair(each, (ours, other), measured, ends, ratio)
+                yield Pair(each, pair, lengths, ratio)
 
 
 def _on_device(claim: Claim, result: dict) -> Claim:

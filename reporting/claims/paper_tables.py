@@ -37,9 +37,6 @@ PAPER_COLUMNS = {
     },
 }
 UNITS = {"memory": "memory (MB)", "time per token": "time per token (µs)"}
-EXPLAINED_MARKS = (
-    f"{BETTER} {MARKS_REFERENCE} is significantly better, {WORSE} significantly worse"
-)
 
 
 def paper_comparison(
@@ -75,15 +72,13 @@ def paper_comparison(
         if not all(map(paper.has_protocol_of, records)):
             caption += " The protocols differ (docs/evaluation.md)."
     caption = caption.format(f"{paper.source} ({paper.dataset}, {paper.size}")
-    rows = [
-        [
-            column.label,
-            *(_cell(column, paper, marks or {}, context, base) for context in contexts),
-        ]
-        for column in columns
-    ]
+    rows = []
+    for column in columns:
+        cells = [_cell(column, paper, marks or {}, context, base) for context in contexts]
+        rows.append([column.label, *cells])
     if paper.has_marks:
-        caption += f" Marks: {EXPLAINED_MARKS}."
+        better = f"{BETTER} {MARKS_REFERENCE} is significantly better"
+        caption += f" Marks: {better}, {WORSE} significantly worse."
     if all(text == MISSING for row in rows for text in row[1:]):
         return None
     return Table([["encoding", *names], *rows], caption=caption)
@@ -195,11 +190,13 @@ def training_length_table(
 
 def _training_length_row(claim: Claim, pair: Pair, stated: list[dict[str, str]]) -> list[str]:
     quantity = claim.quantity
-    digits = 1 if quantity in BENCHED else 2
-    values = [_value(quantity, *each) for each in zip(pair.measured, pair.lengths, strict=True)]
+    trained_at = pair.claim.trained_at, pair.claim.other_trained_at
+    values = [_value(quantity, *each) for each in zip(pair.columns, pair.lengths, strict=True)]
     runs = []
-    for run, value in zip(pair.runs, values, strict=True):
-        runs += [f"{run.pe}, {run.trained_at:,}", f"{value:,.{digits}f}"]
+    for pe, length, value in zip(
+        (claim.encoding, *claim.others), trained_at, values, strict=True
+    ):
+        runs += [f"{pe}, {length:,}", f"{value:,.{1 if quantity in BENCHED else 2}f}"]
 
     def show(factor: float) -> str:
         change = factor - 1

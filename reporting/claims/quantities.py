@@ -55,15 +55,11 @@ def speed_columns(result: dict) -> list[Column]:
     An entry is that of the fused kernel (`sdpa`) where the encoding has it, else
     that of Triton (GPUs), else that of the dense path.
     """
-    names = {
-        name.removesuffix(" triton") for row in result["contexts"].values() for name in row
-    }
+    contexts = result["contexts"]
+    names = {name.removesuffix(" triton") for row in contexts.values() for name in row}
     columns = []
     for pe in sorted(names):
-        lengths = {
-            context: row.get(pe) or row.get(f"{pe} triton")
-            for context, row in result["contexts"].items()
-        }
+        lengths = {n: row.get(pe) or row.get(f"{pe} triton") for n, row in contexts.items()}
         record = {"pe": pe, "size": result["model"], "block_size": 1, "settings": {}}
         columns.append(Column(pe, pe, [record | {"lengths": lengths}], "memory"))
     return columns
@@ -116,7 +112,7 @@ def _speed_ratio(pairs: Pairs) -> Interval:
     if not ("others" in entry and "others" in other):
         return Interval(entry["ratios"]["rope"] / other["ratios"]["rope"])
     first, second = (
-        np.log(each["others"]["rope"]) - np.log(each["seconds"]) for each in (entry, other)
+        np.log(each["others"]["rope"]) - np.log(each["seconds"]) for each in pairs[0]
     )
     if not first.any():  # rope itself
         return intervals.ratio_of_rounds(-second)

@@ -1,6 +1,5 @@
 """Verdicts on records with known numbers and known noise, by each kind of claim."""
 
-import math
 import re
 
 import numpy as np
@@ -12,7 +11,7 @@ from errors import InputError
 from evaluation.intervals import Interval
 from reporting import paper
 from reporting.claims import claim, judges
-from reporting.claims.claim import combine, decide, judge_bound, printed_interval
+from reporting.claims.claim import combine, decide, judge_bound
 from reporting.claims.quantities import MEASURES
 from reporting.columns import make_columns
 from reporting.tables import loss_table
@@ -104,13 +103,6 @@ def test_the_least_favorable_comparison_is_shown(relation, measured):
     row = claim.Claim(key="", wording="", paper="", what="worst: ", relation=relation, bound=1.2)
     verdict = decide(row, ratios)
     assert (verdict.measured, verdict.outcome) == (f"worst: {measured}", "fails")
-
-
-def test_printed_interval():
-    assert printed_interval(Interval(0.875, 0.865, 0.885)) == "0.875 (0.865 to 0.885)"
-    seeds = Interval(0.875, 0.86, 0.89, seeds=3, paired=False)
-    assert printed_interval(seeds, 2) == "0.88 (0.86 to 0.89; 3 seeds; unpaired)"
-    assert printed_interval(Interval(math.nan)) == "nan (no interval)"
 
 
 # Perplexity
