@@ -31,6 +31,8 @@ RECIPE_KEYS = ("parameters", "step", "objective", "settings", "training_text")
 TRAINING_KEYS = ("size", "block_size", "step", "training_text")
 MAX_LISTED = 3  # columns of which a sentence lists all settings
 
+Names = tuple[str, ...]  # of settings
+
 
 @dataclass
 class Column:
@@ -41,7 +43,7 @@ class Column:
     records: list[dict]
     key: str
     """key of the value in an entry of record["lengths"], e.g. "perplexity" """
-    may_differ: tuple[str, ...] = ()
+    may_differ: Names = ()
     """settings tuned for each run, or the subject of the comparison"""
 
     @property
@@ -108,9 +110,7 @@ def dataset_of(record: dict) -> str:
     return record["data"]["dataset"].removesuffix("-bytes")
 
 
-def make_columns(
-    records: list[dict], key: str, may_differ: tuple[str, ...] = ()
-) -> list[Column]:
+def make_columns(records: list[dict], key: str, may_differ: Names = ()) -> list[Column]:
     """Return the columns of a table, in order; key: of the value in an entry.
 
     A label is the encoding, plus the settings that differ between its columns.
@@ -174,20 +174,19 @@ def training_of(record: dict) -> dict:
     return RECORD_DEFAULTS | record["settings"] | others
 
 
-def read_may_differ(text: str, records: Collection[dict]) -> tuple[str, ...]:
+def read_may_differ(text: str, records: Collection[dict]) -> Names:
     """Return the settings of --may_differ; InputError for one of no record."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     recorded = {name for each in records if each.get("settings") for name in training_of(each)}
     known = recorded | MAY_CHANGE_ON_RESUME  # records lack these, which change no result
     if unknown := [name for name in names if recorded and name not in known]:
-        raise InputError(
-            *(cli.unknown(f"--may_differ {name}", name, known) for name in unknown)
-        )
+        problems = [cli.unknown(f"--may_differ {name}", name, known) for name in unknown]
+        raise InputError(*problems)
     return names
 
 
 def describe_differences(
-    columns: list[Column], may_differ: tuple[str, ...], by_model: bool = False
+    columns: list[Column], may_differ: Names, by_model: bool = False
 ) -> tuple[str, str]:
     """Return a warning on settings that prevent comparisons; a note on others.
 
@@ -231,15 +230,6 @@ def describe_models(columns: list[Column]) -> str:
         f"{data['dataset']} ({data['split']}), {' and '.join(sizes)} model{parameters}, trained "
         f"at {lengths} tokens, {number_range(seeds)} seed{'s' if max(seeds) > 1 else ''}"
     )
-
-
-def record_labels(records: list[dict]) -> list[str]:
-    """Return each record's label: its column's, or the run's name if shared."""
-    labels = {}
-    for column in make_columns(records, key=""):
-        for record in column.records:
-            labels[id(record)] = record["run"] if len(column.records) > 1 else column.label
-    return [labels[id(record)] for record in records]
 
 
 def all_lengths(columns: list[Column]) -> list[int]:

@@ -10,8 +10,6 @@ import contextlib
 import inspect
 from pathlib import Path
 
-from runtime.files import atomic
-
 import attention
 import model  # noqa: F401 (registers all attention paths)
 import more_encodings  # noqa: F401 (registers all encodings)
@@ -36,8 +34,7 @@ SIZE = {"heads": 4, "width": 64, "block_size": 64, "layers": 1}  # of what is bu
 
 
 def main():
-    with atomic(PAGE) as file:
-        file.write(insert_table(PAGE.read_text(encoding="utf-8")).encode())
+    PAGE.write_text(insert_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def insert_table(page: str) -> str:

@@ -19,6 +19,7 @@ from reporting.columns import Column, describe_models
 from reporting.tables import cases, describe_setup, speed_sort_key
 
 Points = list[tuple[float, float]]  # (x, y)
+Estimates = tuple[str, Interval, Interval]  # encoding, x, y
 
 COLORS = {
     "cable": "#0072b2",
@@ -154,14 +155,8 @@ def speeds(result: dict, file) -> None:
     draw_lines(file, title, panels, "context (tokens)")
 
 
-def scatter(
-    points: list[tuple[str, Interval, Interval]],
-    file,
-    x_label: str,
-    y_label: str,
-    title: str = "",
-) -> None:
-    """Plot (encoding, x, y) with intervals as error bars, on logarithmic axes.
+def scatter(points: list[Estimates], file, x_label: str, y_label: str, title: str) -> None:
+    """Plot intervals as error bars, on logarithmic axes.
 
     Triangles: x is above WIDEST times the lowest (printed with the label), or y
     is below FLOOR.
@@ -178,8 +173,8 @@ def scatter(
             label, marker = f"{label} ({x.estimate:,.3g})", ">"
         if y.estimate < FLOOR:
             marker = "v"
-        x_bar = np.reshape(error_bar(x, at[0], highest=limit), (2, 1))
-        y_bar = np.reshape(error_bar(y, at[1], FLOOR), (2, 1))
+        bars = error_bar(y, at[1], FLOOR), error_bar(x, at[0], highest=limit)
+        y_bar, x_bar = np.reshape(bars, (2, 2, 1))
         axes.errorbar(*at, y_bar, x_bar, marker, color=color, capsize=2, lw=0.8)
         ends.append((label, color, at))
     axes.set_ylim(bottom=0.8 * FLOOR)
@@ -225,9 +220,8 @@ def draw_lines(
             axes.axhline(level, **DOTTED)
         for length in trained_at:
             axes.axvline(length, **DOTTED)
-            at = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
-            font = {"xytext": (0, 2), "ha": "center", "fontsize": 8, "color": "0.4"}
-            axes.annotate("training length", (length, 1), **at, **font)
+            font = {"ha": "center", "va": "bottom", "fontsize": 8, "color": "0.4"}
+            axes.text(length, 1, "training length", font, transform=axes.get_xaxis_transform())
         draw_panel(axes, lines, x_label, y_label, x_base, marker)
     figure.savefig(file, format="png")
 

@@ -9,7 +9,6 @@ An unlisted metric gets a plain table and a plot. For more, add a row.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from evaluation import record_schema
@@ -61,7 +60,7 @@ class Metric:
 
     def table(self, columns: list[Column], marks: Marks | None = None) -> Table:
         """Return the table of columns; marks: see length_table."""
-        table = length_table(columns, self.x_name, self.best, marks)
+        table = length_table(columns, self.x_name, self.best, marks or {})
         table.caption = self.caption([record for each in columns for record in each.records])
         return table
 
@@ -78,6 +77,7 @@ class Metric:
         kind = f", {token_kind(records[0])}" if "tokenizer" in data else ""
         values = data | (records[0].get("protocol") or {})
         values |= {
+            "metric": self.name,
             "text": f"{data['dataset']} ({data['split']}{kind})",
             "trained_at": join_numbers(record["block_size"] for record in records),
             "words": describe_protocol(records[0]),
@@ -104,7 +104,6 @@ def metric_of(record: dict) -> Metric:
     return _other(record["metric"]) if schema is record_schema.OTHER else METRICS[schema]
 
 
-@cache
 def _other(name: str) -> Metric:
     """Return an unlisted metric: a table and a plot of "value" by length."""
     return Metric(
@@ -112,8 +111,7 @@ def _other(name: str) -> Metric:
         stem="_".join(re.findall(r"\w+", name.lower())),
         schema=record_schema.OTHER,
         key="value",
-        template=name.replace("{", "{{").replace("}", "}}")
-        + " on {dataset} ({split}); models trained with {trained_at} tokens",
+        template="{metric} on {dataset} ({split}); models trained with {trained_at} tokens",
         y_label=name,
     )
 

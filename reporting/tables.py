@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from evaluation import intervals
 from reporting.claims.quantities import FINAL, last_losses, loss_columns
-from reporting.columns import Column, all_lengths, record_labels, sort_key
+from reporting.columns import Column, all_lengths, make_columns, sort_key
 from reporting.formatting import (
     Table,
     escape_markdown,
@@ -23,10 +23,7 @@ MAX_COLUMNS = 8  # wider tables are transposed
 
 
 def length_table(
-    columns: list[Column],
-    x_name: str,
-    best: Callable | None,
-    marks: Marks | None = None,
+    columns: list[Column], x_name: str, best: Callable | None, marks: Marks
 ) -> Table:
     """Return a table with a row per length: mean ± deviation over seeds.
 
@@ -34,7 +31,7 @@ def length_table(
     near others. best: min or max, of the values in bold, with all that print
     alike; None: no bold. marks: printed after the values.
     """
-    lengths, marks = all_lengths(columns), marks or {}
+    lengths = all_lengths(columns)
     is_wide = len(columns) >= MAX_COLUMNS
     shown = _spread(lengths, MAX_COLUMNS - 2) if is_wide else lengths
     cells = [[x_name, *(column.label for column in columns)]]
@@ -50,10 +47,16 @@ def length_table(
         largest.append(format_number(max(found, default=None)))
     is_merged = is_wide and not marks and len(numbers) > len(cells[0])
     for length in shown:
-        texts = [marks.get((column.label, length), "") for column in columns]
-        values = [column.values(length) for column in columns]
-        row = printed_row(values, best, deviations=not is_merged)
-        cells.append([f"{length:,}", *map(marked, row, texts)])
+        means = [mean for column in columns if (mean := column.mean(length)) is not None]
+        winner = f"{best(means):z,.2f}" if best and len(means) > 1 else None
+        row = [f"{length:,}"]
+        for column in columns:
+            text = mean_and_deviation(column.values(length))
+            mean = text.partition(" ")[0]
+            text = mean if is_merged else text
+            text = f"**{text}**" if mean == winner else text
+            row.append(marked(text, marks.get((column.label, length), "")))
+        cells.append(row)
     if is_merged:
         cells.append(largest)
     return Table(_transposed(cells) if is_wide else cells, _transposed(numbers))
@@ -76,34 +79,21 @@ def marked(cell: str, mark: str) -> str:
     return f"{cell[:-2]}{mark}**" if cell.endswith("**") else cell + mark
 
 
-def printed_row(
-    row: list[list[float]], best: Callable | None, deviations: bool = True
-) -> list[str]:
-    """Return the printed cells of a row; row: values of seeds per column."""
-    means = [statistics.mean(values) for values in row if values]
-    winner = f"{best(means):z,.2f}" if best and len(means) > 1 else None
-    cells = []
-    for text in map(mean_and_deviation, row):
-        mean = text.partition(" ")[0]
-        shown = text if deviations else mean
-        cells.append(f"**{shown}**" if mean == winner else shown)
-    return cells
-
-
 def accuracy_table(records: list[dict]) -> Table:
     """Return a table of eval_hellaswag.py: percent ± standard error."""
     cells = [["", "acc", "acc_norm", "examples"]]
-    for label, record in zip(record_labels(records), records, strict=True):
-        numbers = [record[key] for key in ("acc", "acc_se", "acc_norm", "acc_norm_se")]
-        acc, error, *norm = (format_number(n if n is None else 100 * n) for n in numbers)
-        row = [label, f"{acc} ± {error}", " ± ".join(norm), f"{record['examples']:,}"]
-        cells.append(row)
-    splits = sorted({record["data"]["split"] for record in records})
-    tokens = sorted({token_kind(record) for record in records})
+    for column in make_columns(records, key=""):
+        for record in column.records:
+            numbers = [record[key] for key in ("acc", "acc_se", "acc_norm", "acc_norm_se")]
+            acc, error, *norm = (format_number(n if n is None else 100 * n) for n in numbers)
+            label = record["run"] if len(column.records) > 1 else column.label
+            row = [label, f"{acc} ± {error}", " ± ".join(norm), f"{record['examples']:,}"]
+            cells.append(row)
+    splits = " and ".join(sorted({record["data"]["split"] for record in records}))
+    tokens = " and ".join(sorted({token_kind(record) for record in records}))
     caption = (
-        f"HellaSwag ({' and '.join(splits)}): accuracy in percent ± standard error, computed as "
-        f"in lm-evaluation-harness; {' and '.join(tokens)}, no <|endoftext|> before the context; "
-        "chance is 25."
+        f"HellaSwag ({splits}): accuracy in percent ± standard error, computed as in "
+        f"lm-evaluation-harness; {tokens}, no <|endoftext|> before the context; chance is 25."
     )
     return Table(cells, caption=escape_markdown(caption))
 

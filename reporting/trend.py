@@ -33,15 +33,10 @@ Trend = tuple[Claim, list[Interval | None]]  # ratios of a claim on the rungs
 class Rung:
     """The records of one network, training length and text."""
 
-    records: list[dict]
+    label: str
     parameters: float
     """median over its records: encodings differ in theirs"""
-
-    @property
-    def label(self) -> str:
-        first, millions = self.records[0], self.parameters / 1e6
-        size = f"{millions:.{1 if millions < 10 else 0}f}M"
-        return f"{size}, {first['data']['dataset']}, {first['block_size']:,}"
+    records: list[dict]
 
 
 def _ratio(claim: Claim, records: list[dict]) -> Interval | None:
@@ -107,10 +102,12 @@ def make_rungs(records: list[dict]) -> list[Rung]:
         data = tuple(record["data"].get(key) for key in keys)
         groups.setdefault((record.get("size"), record["block_size"], data), []).append(record)
     rungs = []
-    for group in groups.values():
-        parameters = [record["parameters"] for record in group if record.get("parameters")]
-        if parameters:
-            rungs.append(Rung(group, statistics.median(parameters)))
+    for (_, block_size, (dataset, *_)), group in groups.items():
+        known = [record["parameters"] for record in group if record.get("parameters")]
+        if known:
+            parameters = statistics.median(known)
+            size = f"{parameters / 1e6:.{1 if parameters < 1e7 else 0}f}M"
+            rungs.append(Rung(f"{size}, {dataset}, {block_size:,}", parameters, group))
     return sorted(rungs, key=lambda rung: rung.parameters)
 
 
@@ -124,8 +121,8 @@ def table(trends: list[Trend], rungs: Sequence[Rung]) -> Table:
     """Return the table: a row per claim, a column per rung."""
     rows = [["claim", "ratio", *(rung.label for rung in rungs)]]
     for claim, ratios in trends:
-        words = {"others": ", ".join(claim.others), "at": f"{claim.at[0]:g}x"}
-        what = claim.what.format(encoding=claim.encoding, **words)
+        words = {"encoding": claim.encoding, "others": ", ".join(claim.others)}
+        what = claim.what.format(at=f"{claim.at[0]:g}x", **words)
         cells = [printed_interval(ratio) if ratio else MISSING for ratio in ratios]
         rows.append([claim.wording, what, *cells])
     caption = (

@@ -34,7 +34,6 @@ from reporting import figures
 from text_data.tokenizer import run_tokenizer
 
 MAX_LABELED_TOKENS = 40
-POINTS_OF_LABELS = 360  # total height of the labels of a row of heads
 
 
 @dataclass
@@ -71,8 +70,8 @@ def main(argv=None):
     model, checkpoint = load_model(run, torch.device("cpu"), causal=None)
     pe, layers = checkpoint["gpt"]["pe"], len(model.h)
     if not -layers <= config.layer < layers:
-        end = f"the model has {layers} layers: use 0 to {layers - 1}"
-        raise InputError(f"--layer {config.layer}: {end}")
+        what = f"--layer {config.layer}: the model has {layers} layers"
+        raise InputError(f"{what}: use 0 to {layers - 1}")
     tokenizer = run_tokenizer(run, checkpoint)
     tokens = tokenizer.encode(config.text)
     if config.tokens is not None:
@@ -81,15 +80,13 @@ def main(argv=None):
     if len(tokens) < 2:
         raise InputError("the text has fewer than two tokens: pass a longer --text or --tokens")
     if model.max_context and len(tokens) > model.max_context:
-        raise InputError(
-            f"the text has {len(tokens)} tokens, but {pe} supports at most {model.max_context}: "
-            "pass a shorter text"
-        )
+        what = f"the text has {len(tokens)} tokens, but {pe} supports at most"
+        raise InputError(f"{what} {model.max_context}: pass a shorter text")
     matrices, decay, content = layer_matrices(model, torch.tensor([tokens]), config)
     labels = None
     if len(tokens) <= MAX_LABELED_TOKENS:
-        texts = (tokenizer.decode([n]).replace("\n", "⏎").replace(" ", "␣") for n in tokens)
-        labels = [text if len(text) < 10 else f"{text[:9]}…" for text in texts]
+        texts = map(tokenizer.decode, ([token] for token in tokens))
+        labels = [text.replace("\n", "⏎").replace(" ", "␣")[:9] for text in texts]
     millions, settings = model.parameter_count() / 1e6, checkpoint["config"]
     data = Path(settings["data"] or "unknown data").name  # None: imported weights
     seed = "" if settings["seed"] is None else f", seed {settings['seed']}"
@@ -155,8 +152,7 @@ def draw(matrices, decay, labels: list[str] | None, title: str):
             bottom.tick_params(length=0, pad=1, labelsize=8)
         if labels:
             # parse_math: a token "$$" is not a formula.
-            size = min(8, POINTS_OF_LABELS / columns / T)
-            font = {"fontsize": size, "family": "monospace", "parse_math": False}
+            font = {"fontsize": min(8, 180 / T), "family": "monospace", "parse_math": False}
             bottom.set_xticks(range(T), labels, rotation=90, **font)
             top.set_yticks(range(T), labels, **font)
     return figure

@@ -71,7 +71,7 @@ def test_a_line_has_the_color_of_its_encoding_in_every_figure(tmp_path, monkeypa
     plot(records, tmp_path / "a.png")
     plot(records[1:], tmp_path / "a.png")
     value = Interval(3.0, 2.0, 4.0)
-    figures.scatter([("rope", value, value)], tmp_path / "a.png", "x", "y")
+    figures.scatter([("rope", value, value)], tmp_path / "a.png", "x", "y", "title")
     colors = [{label: color for label, color, _ in ends} for ends in drawn]
     both = {"rope": figures.COLORS["rope"], "rope+cable": figures.GRAY}
     assert colors == [{"cable": figures.COLORS["cable"]} | both, both, {"rope": both["rope"]}]

@@ -29,13 +29,12 @@ def finetuned(tmp_path):
 
 
 def test_losses_are_read_from_the_logs(trained, finetuned, tmp_path, monkeypatch, refused):
-    plotted, draw = {}, figures.draw_lines
-
-    def note(file, title, panels, *others, **scales):
-        plotted.update({line.label: line.points for _, lines in panels for line in lines})
-        draw(file, title, panels, *others, **scales)
-
-    monkeypatch.setattr(figures, "draw_lines", note)
+    plotted = {}
+    monkeypatch.setattr(
+        figures,
+        "draw_panel",
+        lambda axes, lines, *_: plotted.update({line.label: line.points for line in lines}),
+    )
     tuned = finetuned([[1, 3.0], [2, 2.5], [3, 2.25]])
     out = ("--out", str(tmp_path / "a.png"))
     losses.main([str(trained("alibi")), str(tuned), *out])

@@ -1,6 +1,6 @@
 """Columns, tables and captions of records with known numbers."""
 
-from test_report import RECORDS, SAME_TARGETS, record
+from test_report import SAME_TARGETS, record
 
 from reporting import paper
 from reporting.claims import paper_tables
@@ -9,7 +9,6 @@ from reporting.columns import (
     differing_texts,
     group_by_protocol,
     make_columns,
-    record_labels,
     sort_key,
 )
 from reporting.metrics import PERPLEXITY
@@ -21,18 +20,6 @@ def columns_of(records):
 
 def table_of(records):
     return PERPLEXITY.table(columns_of(records))
-
-
-def test_markdown_table():
-    assert (
-        table_of(RECORDS).markdown()
-        == """\
-| context |    cable |     rope | learnable | zebra |
-|--------:|---------:|---------:|----------:|------:|
-|     256 |     4.10 | **4.00** |      4.50 |  5.00 |
-|   1,024 | **4.05** |     6.00 |         — |  5.00 |
-|   4,096 | **4.12** |     9.00 |         — |  5.00 |"""
-    )
 
 
 def test_runs_with_another_recipe_are_not_seeds_of_one_column():
@@ -101,7 +88,6 @@ def test_labels_name_what_differs():
     assert table_of(named).cells[0] == ["context", "lr1", "lr2", "rope"]
     folders = [record("cable", {256: 4.0}, seed=1) | {"folder": f"lr{n}"} for n in (1, 2)]
     assert [column.label for column in columns_of(folders)] == ["lr1/cable", "lr2/cable"]
-    assert record_labels(folders) == ["lr1/cable", "lr2/cable"]
     other = [
         record("cable", {256: 4.0}, block_size=512),
         record("cable", {256: 4.1}),
