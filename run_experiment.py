@@ -42,6 +42,8 @@ from reporting import paper
 from text_data.named_data import prepare_command
 from training import settings
 
+# Flags of train_gpt.py that the experiment sets.
+SET_HERE = {"pe", "seed", "data", "config", "out_dir", "init_from", "plugin", "dry_run", "list"}
 # Flags of train_gpt.py that change no result: outputs stay in the same folder.
 NEUTRAL = {"logger", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
 # Learning rates that were best at small scale, where the config's was not.
@@ -160,8 +162,14 @@ def main(argv: list[str] | None = None) -> None:
     for name in settings.Config.__dataclass_fields__.keys() - own:
         if f"--{name}" in words[:end]:
             raise InputError(f"--{name} is a flag of train_gpt.py: pass it at the end after --")
-    config = cli.parse(Config, words[:end], __doc__)
-    experiment = Experiment(config, words[end + 1 :])
+    config, flags = cli.parse(Config, words[:end], __doc__), words[end + 1 :]
+    for name, _ in cli.split_flags(flags):
+        if name in SET_HERE or name == "block_size" and not config.fixed:
+            remedy = (
+                "use --encodings, --seeds, --data, --block_size, --runs or --dry_run before --"
+            )
+            raise InputError(f"--{name} after -- belongs to the experiment: {remedy}")
+    experiment = Experiment(config, flags)
     side_by_side = "all" if config.fixed and config.jobs == "auto" else config.jobs
     scheduler = Scheduler(experiment.jobs, experiment.out / "logs", side_by_side)
     if not config.dry_run:

@@ -115,7 +115,9 @@ def describe_costs(trainings: dict, jobs: list[Job], vocab_size: int | None) -> 
         time = describe_seconds(cost.flops / speed)
         numbers = f"{cost.model.parameter_count():>13,} {cost.tokens:>15,} {cost.flops:>8.2g}"
         lines.append(f"{numbers} {time:>{width}}  {name}")
-    lines.append(f"total of {len(trainings)} trainings:")
+    lines.append(
+        f"total of {len(trainings)} trainings and {len(costs) - len(trainings)} evaluations:"
+    )
     return "\n".join([*lines, *describe_total([*costs.values()], measured)])
 
 

@@ -55,6 +55,7 @@ class Job:
     slot: int | None = None
     started: float = 0.0
     finished_before: float = 0.0  # fraction that was finished when it started
+    log_start: int = 0  # bytes of its log that earlier calls wrote
 
     def command(self, ranks: int = 1) -> list[str]:
         """Return the command: on all ranks if the program can use them."""
@@ -68,7 +69,7 @@ class Job:
 
     def progress(self) -> tuple[float, str]:
         """Return the finished fraction, and the last step of a training."""
-        if self.state == "running" and self.run:
+        if self.state in ("waiting", "running") and self.run:
             with contextlib.suppress(OSError, IndexError, KeyError, ValueError):
                 last = [x for x in read_log(self.run) if x["kind"] == "train"][-1]
                 steps = yaml.safe_load((self.run / "config.yaml").read_text())["steps"]
@@ -112,7 +113,8 @@ class Scheduler:
 
     def log_of(self, job: Job) -> Path:
         name = re.sub("[^a-zA-Z0-9=.]+", "_", job.name)
-        return self.logs / f"{self.jobs.index(job) + 1:03d}_{name}.txt"
+        number = [other for other in self.jobs if other.name == job.name].index(job)
+        return self.logs / f"{name}{f'_{number + 1}' if number else ''}.txt"
 
     def run(self) -> int:
         """Run all jobs; return 1 if one failed, 128 + N after signal N, else 0."""
@@ -169,7 +171,8 @@ class Scheduler:
         failed = [str(other.run) for other in job.needs if other.state == "failed"]
         job.words = [word for word in job.words if word not in failed]
         self.print(f"+ {self.command(job)}")
-        with open(self.log_of(job), "w") as log:
+        with open(self.log_of(job), "ab") as log:
+            job.log_start = log.tell()
             self.running[job] = subprocess.Popen(
                 job.command(len(devices)),
                 stdout=log,
@@ -187,11 +190,13 @@ class Scheduler:
             job.state = "failed" if has_failed else "done"
             if self.signal:  # a training ends without an error, but before its last step
                 job.state = "interrupted"
-            output = self.log_of(job).read_text(errors="replace")
-            seconds = time.time() - job.started
-            self.print(f"{job.state}: {job.name}, {describe_seconds(seconds)}")
+            output = self.log_of(job).read_bytes()[job.log_start :].decode(errors="replace")
+            seconds, note = time.time() - job.started, ""
+            if re.search("^.* is already (trained|evaluated|prepared)", output, re.MULTILINE):
+                note = ", which an earlier call finished"
+            self.print(f"{job.state}: {job.name}{note}, {describe_seconds(seconds)}")
             program, last_word = job.words[0], Path(job.words[-1])
-            if program in ("report.py", "sample.py"):
+            if program in ("report.py", "sample.py") and not self.signal:
                 self.print(output)
             if has_failed or program == "report.py":
                 continue

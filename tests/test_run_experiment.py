@@ -101,7 +101,9 @@ def test_dry_run_prints_commands_that_the_programs_accept(
     for call in commands_of(name, tmp_path, *words):
         run_experiment.main(call)
     output = capsys.readouterr().out
-    assert re.search(r"^total of \d+ trainings:\n.* FLOPs$", output, re.MULTILINE)
+    assert re.search(
+        r"^total of \d+ trainings and \d+ evaluations:\n.* FLOPs$", output, re.MULTILINE
+    )
     commands = [shlex.split(line[2:]) for line in output.splitlines() if line.startswith("+ ")]
     assert any(words[1] == "report.py" or words[1:3] == ["plot.py", "biases"] for words in commands)
     request.getfixturevalue("stop_after_parsing")

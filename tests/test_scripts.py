@@ -52,7 +52,9 @@ def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
     times = {path: path.stat().st_mtime_ns for path in runs.glob("*/*/*.pt")}
     second = script("table2_dapev2.sh", *words, "--", "--verify_data", "always", PATH=search_path())
     assert second.returncode == 1 and "| context |" in second.stdout
+    assert second.stdout.count(", which an earlier call finished, ") == 4
     logs = "".join(path.read_text() for path in runs.rglob("*.txt"))
+    assert "step 6/6" in logs  # of the first call
     assert logs.count("is already trained") == logs.count("already evaluated") == 2
     assert {path: path.stat().st_mtime_ns for path in runs.glob("*/*/*.pt")} == times
 
