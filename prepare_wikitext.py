@@ -109,7 +109,7 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
             f"{folder} is no folder with files wiki.{{train,valid,test}}.*: pass one"
         )
     for split, paths in files.items():
-        if len({path.suffix for path in paths}) > 1:
+        if len({tuple(path.suffixes[-2:]) for path in paths}) > 1:
             names = " ".join(path.name for path in paths)
             raise InputError(f"{folder}: several files for {split} ({names}): keep one of them")
     return files

@@ -201,8 +201,8 @@ def _evaluate(loaded: LoadedRun, plan: Plan, path: Path) -> dict:
             return None
         return plan.measure(loaded, length)
 
-    ranks = loaded.device, loaded.processes
-    return update_record(loaded.path, path, identity, plan.lengths, measure, *ranks)["lengths"]
+    used = loaded.device, loaded.processes
+    return update_record(loaded.path, path, identity, plan.lengths, measure, *used)["lengths"]
 
 
 def spaced_windows(

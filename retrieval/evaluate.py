@@ -81,8 +81,8 @@ def main(argv=None):
         measure_at = partial(measure, run, model, task, longest)
         path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
         facts = {"data_revision": task.revision} if task.revision else {}
-        every = run, path, identity, lengths, measure_at, device, None
-        records.append(update_record(*every, **facts))
+        record = update_record(run, path, identity, lengths, measure_at, device, None, **facts)
+        records.append(record)
     print(f"\n{metrics.summary(records)}")
 
 

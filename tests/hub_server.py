@@ -9,8 +9,7 @@ change, the next request of the revision `main` gets a new commit; older commits
 requested by their hash.
 
 The server speaks the part of the protocol that `datasets`, `huggingface_hub` and `transformers`
-use: descriptions of repositories, file trees, and files by redirects (302 to another host for large
-files, 307 for others) with ETag, X-Repo-Commit and ranges. Everything else is answered by 404.
+use. Everything else is answered by 404.
 """
 
 import argparse
