@@ -1,10 +1,9 @@
 """Train a GPT-2 with any positional encoding: the whole recipe in one file.
 
-    python prepare_text.py                                                    # -> data/stdlib
+    python prepare_text.py  # -> data/stdlib
     python train_gpt.py --config configs/quickstart.yaml --pe cable --out_dir runs/cable
-    python train_gpt.py --config configs/quickstart.yaml --pe cable --out_dir runs/cable --resume
-    python train_gpt.py --config configs/fineweb-edu_medium.yaml --dry_run    # print the cost
-    python train_gpt.py --config configs/fineweb-edu_bert.yaml --pe cable     # train an encoder
+    python train_gpt.py --config configs/fineweb-edu_bert.yaml  # train an encoder
+    python train_gpt.py --config configs/fineweb-edu_medium.yaml --dry_run  # the cost
     torchrun --standalone --nproc_per_node=8 train_gpt.py \\
         --config configs/fineweb-edu_medium.yaml --pe cable --out_dir runs/cable
 
@@ -197,8 +196,7 @@ class Trainer:
         """Add a micro-batch's gradients to those of the step; return its loss ().
 
         batch: inputs and targets, (micro-batch, block_size) int64; an encoder's
-        masked positions. In the backward pass of the step's last micro-batch
-        the ranks average their gradients.
+        masked positions. In the last backward pass the ranks average gradients.
         """
         with contextlib.nullcontext() if is_last_micro_batch else self.no_sync():
             with self.autocast:

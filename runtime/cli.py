@@ -54,9 +54,8 @@ def parse(
 
     config_class: a dataclass with a docstring under each field. argv: None:
     sys.argv. positional: (name, help) of the field for words without a flag.
-    inherit: function of all values and of the names in files and flags; returns
-    settings that replace defaults. Raises InputError for all unknown names,
-    then for all invalid values (`convert`).
+    inherit: function of all values and of given names; returns what replaces
+    defaults. Raises InputError for all unknown names, then all invalid values.
     """
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     argv = sys.argv[1:] if argv is None else argv

@@ -21,10 +21,27 @@ from errors import InputError
 
 # Peak TFLOP/s of dense bfloat16 products (else float16) with float32 sums, from
 # the vendors' data sheets.
-PEAK_TFLOPS = {"B200": 2250, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989}
-PEAK_TFLOPS |= {"H200": 989, "GH200": 989, "L40S": 362, "L40": 181, "L4": 121}
-PEAK_TFLOPS |= {"A100": 312, "A40": 150, "A10": 125, "A10G": 70, "A6000": 155}
-PEAK_TFLOPS |= {"V100": 125, "T4": 65, "RTX 5090": 209, "RTX 4090": 165, "RTX 3090": 71}
+PEAK_TFLOPS = {
+    "B200": 2250,
+    "H100 PCIe": 756,
+    "H100 NVL": 835,
+    "H100": 989,
+    "H200": 989,
+    "GH200": 989,
+    "A100": 312,
+    "A40": 150,
+    "A10": 125,
+    "A10G": 70,
+    "L40S": 362,
+    "L40": 181,
+    "L4": 121,
+    "A6000": 155,
+    "V100": 125,
+    "T4": 65,
+    "RTX 5090": 209,
+    "RTX 4090": 165,
+    "RTX 3090": 71,
+}
 CPUINFO = Path("/proc/cpuinfo")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
@@ -35,8 +52,7 @@ def select_device(
     """Return the device and the dtype of matrix products; print both.
 
     Also configures the backends. device: auto, cpu, cuda or cuda:N. dtype: auto
-    or PyTorch's name; weights stay float32. auto is bfloat16 in hardware
-    (emulation is up to hundreds of times slower), else float16 on a GPU,
+    or PyTorch's name; auto is bfloat16 if in hardware, else float16 on a GPU,
     float32 on a CPU. local_rank: the GPU, with several processes. Raises
     InputError for a device that does not exist.
     """

@@ -4,8 +4,8 @@
     plugins_of(config.encodings)               # the plugins that define them
     check_loaded(checkpoint["config"], run)    # raise unless those are loaded
 
-A program imports only files that are passed as --plugin. A run records name and
-SHA-256 of the plugins that define its encoding, and its folder has copies.
+Only files passed as --plugin are imported. A run records name and SHA-256 of
+its plugins, and its folder has copies.
 """
 
 import hashlib

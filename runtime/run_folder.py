@@ -47,9 +47,9 @@ ALREADY = "{} already contains a run: pass --resume to continue it, or use anoth
 class Run:
     """A training run's folder: find a checkpoint, then lock, log and save.
 
-    A checkpoint's config also has `init_steps`, the trained_steps of the
-    --init_from source, and `changes`, one for each resume with other settings:
-    {"step": 6, "settings": {"steps": [6, 12]}} for 12 steps instead of 6.
+    A checkpoint's config also has `init_steps`, the trained_steps of --init_from,
+    and `changes`, one for each resume with other settings: {"step": 6,
+    "settings": {"steps": [6, 12]}} for 12 steps instead of 6.
     """
 
     folder: Path

@@ -3,10 +3,9 @@
     choose_path(model, config, device)          # sets the path of each layer
     check_paths(model, config, device, dtype)   # raises InputError if one is wrong
 
-On a GPU, `auto` is a fixed order of paths, by speed on an H100
-(docs/performance.md). Before the first step one layer of each kind is compared
-with the dense path: nobody has tested every GPU. Of named paths only `flex` is
-checked, which compiles each encoding's formula and supports not all.
+On a GPU, `auto` is a fixed order of paths, by speed on an H100. Before the first
+step one layer of each kind is compared with the dense path. Of named paths only
+`flex` is checked, which compiles each encoding's formula and supports not all.
 """
 
 import dataclasses

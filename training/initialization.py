@@ -21,10 +21,9 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     """Load the weights of another run, for other data, length or encoding.
 
     checkpoint: that run's content; tokenizer: of the new run's data. Parameters
-    that both encodings have are kept (`kept_names`); new ones keep their
-    initial values, added parts start at zero if they can. Prints which are new.
-    Raises InputError if the network or the tokenizer differs, or if a table
-    belongs to another training length.
+    that both encodings have are kept (`kept_names`); added parts start at zero
+    if they can. Prints which parameters are new. Raises InputError if network
+    or tokenizer differ, or if a table belongs to another training length.
     """
     old, new, weights = checkpoint["gpt"], model.config, checkpoint["model"]
     problems = [

@@ -136,8 +136,7 @@ def validation_values(
 ) -> tuple[dict, list[str]]:
     """Return the values of a validation and its console columns.
 
-    sums: of `validation_sums`, over all tokens. Raises InputError if the loss
-    is NaN or Inf.
+    sums: of `validation_sums`. Raises InputError for a loss of NaN or Inf.
     """
     check_finite(sums, f"the validation loss after step {step}", step, run)
     loss, accuracy = (sums / tokens).tolist()

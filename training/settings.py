@@ -214,8 +214,7 @@ def inherit(values: dict, given: set[str]) -> dict:
     values: of all settings; given: names that flags and --config give. Provided
     are others of the network's shape, block_size, attn_scale, objective,
     encoding, and the data if its folder exists. A resumed run keeps its own.
-    Raises InputError without a checkpoint, or if the encoding's plugin is not
-    loaded.
+    Raises InputError without a checkpoint or the encoding's plugin.
     """
     names = {*SHAPE, "block_size", "attn_scale", "objective", "pe", "data"} - given
     if given & {"size", "block"}:
