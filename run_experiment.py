@@ -88,10 +88,12 @@ class Config:
     name: str = "experiment"
     """folder of the report"""
     scale: Literal["full", "small", "smoke"] = "full"
-    """full: the paper's networks, data and lengths; small: 0.8M parameters, bytes, lengths / 4,
-    hours on a CPU; smoke: six steps on the standard library, lengths / 32, a functional test"""
+    """full: the paper's networks, data and lengths; small: 0.8M parameters,
+    bytes, lengths / 4, hours on a CPU; smoke: six steps on the standard
+    library, lengths / 32, a functional test"""
     data: str = "fineweb-edu"
-    """fineweb-edu, fineweb, wikitext103 or stdlib (prepared below data/), or a folder of shards"""
+    """fineweb-edu, fineweb, wikitext103 or stdlib (prepared below data/), or a
+    folder of shards"""
     prepare_flags: str = ""
     """flags of the program that prepares this data at full scale"""
     train: list[str] = field(default_factory=list)
@@ -117,7 +119,8 @@ class Config:
     pretrained: str | None = None
     """words of import_pretrained.py, for a model that is not trained"""
     perplexity: str | None = None
-    """context lengths of eval_extrapolation.py; flags may follow: 512 --cache_window 256"""
+    """context lengths of eval_extrapolation.py; flags may follow, as in "512
+    --cache_window 256\""""
     same_targets: str | None = None
     """the same with --protocol same-targets"""
     recall: str | None = None
@@ -129,7 +132,8 @@ class Config:
     evaluate_on: list[str] = field(default_factory=list)
     """data sets of the evaluations, if they are not the training's"""
     eval_tokens: int | None = cli.limited(None, 1)
-    """most tokens of perplexity at each length, but one window; null: those of the scale"""
+    """most tokens of perplexity at each length, but one window; null: those of
+    the scale"""
     commands: list[str] = field(default_factory=list)
     """further commands, see above"""
     paper: str | None = None
