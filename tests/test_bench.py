@@ -5,7 +5,6 @@ import json
 import math
 import shlex
 
-from runtime import devices
 from runtime.schema import find_mismatch
 
 import pytest
@@ -13,7 +12,7 @@ import torch
 
 import bench
 import model
-from benchmarking import cases, comparison
+from benchmarking import cases, comparison, profiles
 from benchmarking.setting import BenchmarkCase, Setting, make_entry
 from errors import InputError
 from evaluation.record_schema import COMPARISON, SPEED
@@ -103,7 +102,7 @@ def test_seconds_and_ratios_with_a_simulated_clock(monkeypatch):
     is the median of ratios, 4; the ratio of medians would be 3.
     """
     ticks, now, calls = {"a": iter((1, 4, 2, 1)), "b": iter((2, 4, 8, 6))}, [0], []
-    monkeypatch.setattr(devices.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(profiles.time, "perf_counter", lambda: now[0])
 
     def prepare(name):
         now[0] += 100

@@ -317,7 +317,8 @@ def test_two_versions_are_not_seeds_of_one_column(slope, changed):
         {"renamed.py": sha256_of(slope)},
         {"my-slope.py": sha256_of(changed)},
     )
-    assert len({columns.setup_of({"plugin": plugin}) for plugin in recorded}) == 2
+    records = [{"pe": "my-slope", "plugin": plugin} for plugin in recorded]
+    assert len({columns.setup_of(record) for record in records}) == 2
 
 
 # Exported code
