@@ -153,6 +153,9 @@ class Config:
             problems.append("nothing to run: pass --train, --pretrained or --commands")
         if self.fixed and self.block_size:
             problems.append("--fixed trains at the configs' block_size: remove --block_size")
+        for pe in self.encodings:
+            if "," in pe and ":" not in pe:
+                problems.append(f"encodings {pe}: separate them by spaces")
         if self.paired and not self.block_size:
             problems.append("--paired needs --block_size: pass one for each encoding")
         if problems:

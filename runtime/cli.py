@@ -178,7 +178,9 @@ def _resolve(kind, field: dataclasses.Field | None = None) -> tuple[Any, str]:
     if members and kind not in WORDS:
         kinds, words = zip(*(_resolve(member, field) for member in members), strict=True)
         whole: Any = Union if origin is types.UnionType else origin
-        return whole[kinds], ("several: " if origin is list else "") + " or ".join(words)
+        return whole[kinds], (
+            "values separated by spaces: " if origin is list else ""
+        ) + " or ".join(words)
     if kind is str and field:
         kind = Annotated[str, Meta(pattern=USABLE, min_length=int(field.default != ""))]
         return kind, WORDS[str]
@@ -220,8 +222,8 @@ def _unknown_words(words: list[str], fields) -> list[str]:
     """Return a message for each unknown flag, or for stray words."""
     names = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
     return [unknown(f"flag --{name}", name, fields) for name in names] or [
-        f"{word} is neither a flag nor the value of one: remove it, join several values by commas, "
-        "or pass a file as --config"
+        f"{word} is neither a flag nor the value of one: remove it, join several values "
+        "as in --help, or pass a file as --config"
         for word in words
     ]
 
