@@ -59,14 +59,8 @@ def measure(kind: str, name: str, arch: int) -> tuple[int, int, int]:
     settings = q, q, pieces, KINDS.index(kind), True, operators.NO_WINDOW
     constants = operators.kernel_settings(name, *settings)
     options = {key: constants.pop(key) for key in ("num_warps", "num_stages", "enable_fp_fusion")}
-    constants |= {
-        "skips_tiles": kind == "decay",
-        "SKIP_KEYS": 64,
-        "SKIP_QUERIES": 128,
-        "SEQUENCES": operators.SEQUENCES,
-        "s_learns": True,
-        "g_learns": True,
-    }
+    constants |= {"skips_tiles": kind == "decay", "SKIP_KEYS": 64, "SKIP_QUERIES": 128}
+    constants |= {"SEQUENCES": operators.SEQUENCES, "s_learns": True, "g_learns": True}
     signature, values, aligned = {}, {}, {}
     for index, x in enumerate(function.arg_names):
         signature[x] = TYPES.get(x, "*fp32" if x.isupper() else "i32")

@@ -133,15 +133,14 @@ def test_seconds_and_ratios_with_a_simulated_clock(monkeypatch):
 def test_every_encoding_is_compiled(monkeypatch):
     """Also with more encodings than the compiler's default limit of graphs per function."""
     monkeypatch.setitem(model.SIZES, "quickstart", (1, 2, 16))
-    compiled, graphs = torch.compile, []
+    graphs = []
 
     def backend(graph, inputs):
         graphs.append(graph)
         return graph.forward
 
-    monkeypatch.setattr(
-        torch, "compile", lambda function, **_: compiled(function, backend=backend, fullgraph=True)
-    )
+    compiled = functools.partial(torch.compile, backend=backend, fullgraph=True)
+    monkeypatch.setattr(torch, "compile", compiled)
     names = "cable,alibi,kerple"  # with rope and nope, at two lengths: 10 graphs
     options = {"model": "quickstart", "vocab_size": 320, "repeats": 1, "compile": True}
     config = bench.Config(what=["eval"], encodings=names, context="8,10", **options)

@@ -190,9 +190,9 @@ def test_kerple_starts_and_stays_within_its_bounds(pe):
 
 
 def test_learnable_adds_its_table():
-    encoding, x = make("learnable"), torch.randn(B, T, C)
-    embedded = encoding.embed(x, torch.arange(5, 5 + T)).detach()
-    assert_allclose(embedded, x + encoding.table.weight[5 : 5 + T].detach())
+    encoding, x = make("learnable").requires_grad_(False), torch.randn(B, T, C)
+    embedded = encoding.embed(x, torch.arange(5, 5 + T))
+    assert_allclose(embedded, x + encoding.table.weight[5 : 5 + T])
 
 
 def test_sinusoidal_matches_formula():
@@ -289,6 +289,4 @@ def test_embedding_of_a_pattern_acts_once():
 
 
 def test_composition_uses_the_smallest_window():
-    assert make("window:w=9+alibi").window_size == 9
     assert make("rope+window:w=20+window:w=9").window_size == 9
-    assert make("rope+alibi").window_size is None

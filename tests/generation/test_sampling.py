@@ -1,6 +1,7 @@
 """Generation: greedy decoding, batches, long contexts, distributions, and sample.py."""
 
 import copy
+import functools
 import io
 
 from runtime import checkpoints
@@ -159,10 +160,8 @@ def test_compiled_generation_gives_the_same_tokens(pe, model, monkeypatch):
     prompts = [[END, *b"12: l"], [END, *b"1: line"]]
     settings = {"temperature": 0, "max_new_tokens": 40}
     expected = generate_tokens(model(pe), prompts, **settings)
-    compile_ = torch.compile
-    monkeypatch.setattr(
-        torch, "compile", lambda function, **options: compile_(function, backend="eager", **options)
-    )
+    eager = functools.partial(torch.compile, backend="eager")
+    monkeypatch.setattr(torch, "compile", eager)
     assert generate_tokens(model(pe), prompts, **settings, compile=True) == expected
 
 

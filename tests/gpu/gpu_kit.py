@@ -61,9 +61,8 @@ def train(command, tmp_path):
     """
 
     def run(name: str, flags: str, ranks: int = 1) -> tuple[list[dict], str]:
-        done = subprocess.run(
-            command(name, flags, ranks), cwd=ROOT, text=True, capture_output=True, timeout=LIMIT
-        )
+        options = {"cwd": ROOT, "text": True, "capture_output": True, "timeout": LIMIT}
+        done = subprocess.run(command(name, flags, ranks), **options)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         steps = [entry for entry in log_of(tmp_path / name) if entry["kind"] == "train"]
         for checkpoint in (tmp_path / name).glob("*.pt"):  # gigabytes

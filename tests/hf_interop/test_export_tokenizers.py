@@ -119,10 +119,8 @@ def like_cl100k(holes: int) -> TiktokenTokenizer:
         for end in range(2, len(word.encode()) + 1):
             ranks.setdefault(word.encode()[:end], len(ranks))
     special = {END_OF_TEXT: len(ranks), "<|endofprompt|>": len(ranks) + 1 + holes}
-    encoding = tiktoken.Encoding(
-        "like_cl100k", pat_str=CL100K, mergeable_ranks=ranks, special_tokens=special
-    )
-    return TiktokenTokenizer(encoding)
+    options = {"mergeable_ranks": ranks, "special_tokens": special}
+    return TiktokenTokenizer(tiktoken.Encoding("like_cl100k", pat_str=CL100K, **options))
 
 
 @pytest.mark.parametrize("which", [0, 7, "bytes", "gpt2"])

@@ -36,30 +36,18 @@ SHAPE |= {"tie_word_embeddings": False, "pad_token_id": None, "bos_token_id": 0,
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 16}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+OLDER = {"rope_theta": 500000.0, "rope_scaling": LLAMA3}  # as older files have it
+LINEAR = {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 9000.0}}
+LONG = {"rope_parameters": YARN | {"rope_theta": 1e6}}
+WINDOW = {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 3}
 MODELS = {  # name: (model_type, settings, --pe)
     "llama2": ("llama", {"num_key_value_heads": 4}, "rope:base=10000"),
-    "llama3": (
-        "llama",
-        {"rope_theta": 500000.0, "rope_scaling": LLAMA3},  # as older files have it
-        "rope-llama3:factor=8,length=16,base=500000",
-    ),
-    "linear": (
-        "llama",
-        {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 9000.0}},
-        "rope-pi:factor=2,base=9000",
-    ),
+    "llama3": ("llama", OLDER, "rope-llama3:factor=8,length=16,base=500000"),
+    "linear": ("llama", LINEAR, "rope-pi:factor=2,base=9000"),
     "smollm2": ("llama", {"tie_word_embeddings": True}, "rope:base=10000"),
     "mistral": ("mistral", {"sliding_window": 12}, "window:w=12+rope:base=10000"),
-    "qwen2": (
-        "qwen2",
-        {"rope_parameters": YARN | {"rope_theta": 1e6}},
-        "yarn:ramp=released,factor=4,length=32,base=1000000",
-    ),
-    "qwen2-window": (
-        "qwen2",
-        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 3},
-        "rope:base=10000@3_window:w=9+rope:base=10000@1",
-    ),
+    "qwen2": ("qwen2", LONG, "yarn:ramp=released,factor=4,length=32,base=1000000"),
+    "qwen2-window": ("qwen2", WINDOW, "rope:base=10000@3_window:w=9+rope:base=10000@1"),
     "qwen3": ("qwen3", {"head_dim": 24, "rms_norm_eps": 0.01}, "rope:base=10000"),
     "smollm3": ("smollm3", {"tie_word_embeddings": True}, "rope:base=2000000@3_nope@1"),
     "gpt2": ("gpt2", {"n_positions": 96, "vocab_size": 50300}, "learnable"),

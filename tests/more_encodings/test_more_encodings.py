@@ -202,17 +202,13 @@ def test_scaled_rope_matches_transformers(pe, kind, base):
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     encoding = make(pe)
-    rope_parameters = {
-        "rope_type": kind,
-        "rope_theta": float(base),
-        "factor": float(encoding.factor),
-        "original_max_position_embeddings": encoding.length,
-    }
+    rope = {"rope_type": kind, "rope_theta": float(base), "factor": float(encoding.factor)}
+    rope |= {"original_max_position_embeddings": encoding.length}
     if kind == "llama3":
-        rope_parameters |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     shape = {"hidden_size": 4 * 64, "num_attention_heads": 4}
     shape["max_position_embeddings"] = encoding.factor * encoding.length
-    config = LlamaConfig(**shape, rope_parameters=rope_parameters)
+    config = LlamaConfig(**shape, rope_parameters=rope)
     expected, expected_factor = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
     assert_allclose(encoding.frequencies(64, torch.device("cpu")), expected, rtol=1e-6)
     assert encoding.attention_factor == pytest.approx(expected_factor)

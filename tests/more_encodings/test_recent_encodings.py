@@ -53,58 +53,50 @@ def test_carope_matches_formula():
     check_pairs(logits, logit)
 
 
-class WrongSign(CARoPE):
+class Wrong(CARoPE):
+    """CARoPE with one of five errors."""
+
     names = ()
+    error = ""
 
     def steps(self, x):
-        return -super().steps(x)
-
-
-class OffByOne(CARoPE):
-    names = ()
+        steps = super().steps(x)
+        return {"sign": -steps, "exponent": steps.sqrt()}.get(self.error, steps)
 
     def features(self, x, pos, previous=None):
+        previous = None if self.error == "no previous" else previous
         (angles,), _ = super().features(x, pos, previous)
-        angles = angles - self.steps(x).movedim(1, 2)  # without the token itself
+        if self.error == "off by one":  # without the token itself
+            angles = angles - self.steps(x).movedim(1, 2)
+        angles = angles.detach() if self.error == "detached" else angles
         return (angles,), (angles,)
 
 
-class WrongExponent(CARoPE):
-    names = ()
+@pytest.fixture
+def plant(monkeypatch):
+    """Return a function that makes an error in `carope`."""
 
-    def steps(self, x):
-        return super().steps(x).sqrt()
+    def make(error):
+        monkeypatch.setattr(Wrong, "names", ("carope",))
+        monkeypatch.setattr(Wrong, "error", error)
+        monkeypatch.setitem(ENCODINGS, "carope", Wrong)
 
-
-class Detached(CARoPE):
-    names = ()
-
-    def features(self, x, pos, previous=None):
-        (angles,), _ = super().features(x, pos, previous)
-        return (angles.detach(),), (angles.detach(),)
+    return make
 
 
-class NoPrevious(CARoPE):
-    names = ()
-
-    def features(self, x, pos, previous=None):
-        return super().features(x, pos)
-
-
-@pytest.mark.parametrize("wrong", [WrongSign, OffByOne, WrongExponent])
-def test_formula_fails_for_a_wrong_sum(wrong, monkeypatch):
-    monkeypatch.setattr(wrong, "names", ("carope",))
-    monkeypatch.setitem(ENCODINGS, "carope", wrong)
+@pytest.mark.parametrize("error", ["sign", "off by one", "exponent"])
+def test_formula_fails_for_a_wrong_sum(error, plant):
+    plant(error)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         test_carope_matches_formula()
 
 
 @pytest.mark.parametrize(
-    "check, wrong", [("gradients", Detached), ("continued features", NoPrevious)]
+    "check, error", [("gradients", "detached"), ("continued features", "no previous")]
 )
-def test_checks_fail_for_a_wrong_state(check, wrong, monkeypatch):
+def test_checks_fail_for_a_wrong_state(check, error, plant):
     assert run_check(check, "carope").status == "ok"
-    monkeypatch.setitem(ENCODINGS, "carope", wrong)
+    plant(error)
     assert run_check(check, "carope").status == "failed"
 
 

@@ -25,10 +25,8 @@ for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     tokens = torch.tensor([[256, *b"12: line 7 of 4"]])
     generated = model.generate(tokens, max_new_tokens=6)
     uncached = model.generate(tokens, max_new_tokens=6, use_cache=False)
-    results[folder.name] = {
-        "logits": model(tokens).logits.detach(),
-        "same text": generated.tolist() == uncached.tolist(),
-    }
+    same = generated.tolist() == uncached.tolist()
+    results[folder.name] = {"logits": model(tokens).logits.detach(), "same text": same}
 torch.save(results, sys.argv[2] + "/results.pt")
 """
 

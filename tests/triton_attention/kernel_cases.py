@@ -174,10 +174,8 @@ def relative_errors(kind, inputs, dtype=torch.float32, **options):
     exact = gradients(lambda x: reference(kind, x, **options)[0], rounded, torch.float64)
     actual = gradients(lambda x: run_kernels(kind, x, **options), inputs, dtype)
     assert all(x.isfinite().all() for x in actual.values())  # max() ignores NaN
-    return {
-        name: ((actual[name].double() - exact[name]).norm() / exact[name].norm()).item()
-        for name in exact
-    }
+    errors = {name: actual[name].double() - x for name, x in exact.items()}
+    return {name: (errors[name].norm() / x.norm()).item() for name, x in exact.items()}
 
 
 def make_model(pe, path, causal=True):

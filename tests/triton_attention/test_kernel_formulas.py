@@ -132,9 +132,8 @@ def test_autocast_keeps_the_bias_in_float32():
     torch.manual_seed(0)
     encoding = pe_spec.build("fire:threshold=16", 2, 32, 64, layers=1)[0].to(DEVICE)
     qkv = torch.randn(3, 1, 2, 50, 16, device=DEVICE)
-    features = encoding.features(
-        torch.randn(1, 50, 32, device=DEVICE), torch.arange(50, device=DEVICE)
-    )
+    x, pos = torch.randn(1, 50, 32, device=DEVICE), torch.arange(50, device=DEVICE)
+    features = encoding.features(x, pos)
     bias_inputs = attention.BiasInputs(encoding, *features)
     with torch.autocast(DEVICE, torch.bfloat16):
         actual = attention.attend(*qkv, bias_inputs, 0.25, attention.PATHS["triton"])
@@ -173,10 +172,7 @@ class LaunchAudit:
 
     def __init__(self, name, tensors):
         self.name = name
-        addresses = [np.zeros(0, np.uint64)]
-        for x in tensors:
-            addresses.append(element_addresses(x))
-        self.addresses = np.unique(np.concatenate(addresses))
+        self.addresses = np.unique(np.concatenate([element_addresses(x) for x in tensors]))
         self.reader = np.full(len(self.addresses), NOBODY)
         self.writer = np.full(len(self.addresses), NOBODY)
 

@@ -53,10 +53,8 @@ def test_operator_passes_opcheck():
     unused = torch.empty(0, device=DEVICE)
     kept = torch.empty(0, dtype=torch.int32, device=DEVICE)
     tensors = [inputs[name] for name in ("q", "k", "v", "s", "g", "s")]
-    torch.library.opcheck(
-        torch.ops.posenc.attention,
-        (*tensors, unused, unused, kept, KINDS.index("decay"), SCALE, True, 2**30),
-    )
+    settings = KINDS.index("decay"), SCALE, True, 2**30
+    torch.library.opcheck(torch.ops.posenc.attention, (*tensors, unused, unused, kept, *settings))
 
 
 def test_unsupported_encoding_is_refused():

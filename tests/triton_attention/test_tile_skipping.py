@@ -61,8 +61,7 @@ def test_skipped_tiles_do_not_matter(tolerance, keys, T, causal, monkeypatch):
 @pytest.mark.parametrize(
     "causal, keys, rows",
     [
-        (True, slice(16), slice(96, 128)),
-        (False, slice(16), slice(96, 128)),
+        *((causal, slice(16), slice(96, 128)) for causal in (True, False)),
         (False, slice(112, 128), slice(32)),
     ],
 )
