@@ -30,7 +30,7 @@ HOOKS = {
     "sink": "softmax",
     "window_size": "mask",
 }
-SIZE = {"heads": 4, "width": 64, "block_size": 64, "layers": 1}  # of what is built
+SIZE = (4, 64, 64)  # heads, width, block size of what is built
 
 
 def main():
@@ -64,20 +64,16 @@ def row(cls: type[posenc.Encoding]) -> dict[str, str]:
     formula, *lines = inspect.cleandoc(cls.__doc__ or "").split("\n")
     sources = [line for line in lines if line.startswith("Source: ")]
     assert len(sources) == 1, f"{cls.__name__} needs one line 'Source: ...' in its docstring"
+    encoding, *_ = pe_spec.build(cls.names[0], *SIZE, layers=1)
     return {
         "`--pe`": ", ".join(f"`{name}`" for name in cls.names),
-        "acts on": ", ".join(places(build(cls))) or "nothing",
+        "acts on": ", ".join(places(encoding)) or "nothing",
         "formula": formula.rstrip(".:"),
         "options": ", ".join(options(cls)),
         "encoder": "yes" if cls.supports_bidirectional else "no",
-        "fused paths": ", ".join(paths(cls)) or "none",
+        "fused paths": ", ".join(paths(encoding)) or "none",
         "source": sources[0].removeprefix("Source: "),
     }
-
-
-def build(cls: type[posenc.Encoding], causal: bool = True) -> posenc.Encoding:
-    """Return one layer's encoding, with default options."""
-    return pe_spec.build(cls.names[0], **SIZE, causal=causal)[0]
 
 
 def places(encoding: posenc.Encoding) -> list[str]:
@@ -91,18 +87,13 @@ def places(encoding: posenc.Encoding) -> list[str]:
     return found
 
 
-def paths(cls: type[posenc.Encoding]) -> list[str]:
-    """Return the fused paths of an encoding; "(decoder)": if causal only."""
-    directions = [True, False] if cls.supports_bidirectional else [True]
-    found = {}
-    for causal in directions:
-        encoding = build(cls, causal)
-        with contextlib.suppress(InputError):
-            attention.resolve_path("sdpa", encoding)
-            found.setdefault("sdpa", []).append(causal)
-        if triton_attention.supports(encoding):
-            found.setdefault("triton", []).append(causal)
-    return [f"{path}{'' if on == directions else ' (decoder)'}" for path, on in found.items()]
+def paths(encoding: posenc.Encoding) -> list[str]:
+    """Return the fused paths of an encoding in decoders."""
+    found = ["triton"] if triton_attention.supports(encoding) else []
+    with contextlib.suppress(InputError):
+        attention.resolve_path("sdpa", encoding)
+        found.insert(0, "sdpa")
+    return found
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from evaluation.record_schema import schema_of
 from reporting import figures
 from reporting.claims import judges
 from reporting.claims.claim import Verdict
-from reporting.columns import Column, group_by_protocol, make_columns
+from reporting.columns import Column, make_columns
 from reporting.formatting import Table, escape_markdown, join_numbers, number_range
 from reporting.paper import TRAINING_LENGTHS, Printed
 from reporting.tables import Marks, length_table, token_kind
@@ -122,15 +122,6 @@ def matches_paper(printed: Printed, record: dict) -> bool:
     metric = metric_of(record)
     # Papers print perplexities of decoders.
     return metric.name == name and (metric is NDCG or "objective" not in record)
-
-
-def summary(records: list[dict]) -> str:
-    """Return Markdown tables with captions, one per data set and protocol."""
-    parts = []
-    for group in group_by_protocol(records):
-        metric = metric_of(group[0])
-        parts.append(metric.table(make_columns(group, metric.key)).text())
-    return "\n\n".join(parts)
 
 
 def describe_protocol(record: dict) -> str:

@@ -23,8 +23,7 @@ import numpy as np
 
 from errors import InputError
 from evaluation import record_schema
-from evaluation.runner import update_record
-from reporting import metrics
+from evaluation.runner import print_table, update_record
 from retrieval import tasks
 from retrieval.finetune import finetuning_settings
 from text_data.data_loader import BATCH_TOKENS
@@ -63,7 +62,7 @@ def main(argv=None):
     models = [sentence_encoder.load_finetuned(run, dtype, device) for run in config.runs]
     plans = [plan(run, sentence_encoder.read_config(run), config) for run in config.runs]
     task = tasks.load_task(config.data, config.split)
-    records = []
+    results = {}
     for run, model, planned in zip(config.runs, models, plans, strict=True):
         lengths, longest, identity = planned
         identity |= {
@@ -76,14 +75,14 @@ def main(argv=None):
                 "questions": len(task.queries),
                 "sha256": task.sha256,
             },
-            "metric": metrics.NDCG.name,
+            "metric": "nDCG@10",
         }
         measure_at = partial(measure, run, model, task, longest)
         path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
         facts = {"data_revision": task.revision} if task.revision else {}
         record = update_record(run, path, identity, lengths, measure_at, device, None, **facts)
-        records.append(record)
-    print(f"\n{metrics.summary(records)}")
+        results[run] = record["lengths"]
+    print_table(results, "ndcg10")
 
 
 def plan(run: str, settings: dict, config: Config) -> tuple[list[int], float, dict]:

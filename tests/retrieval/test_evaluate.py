@@ -137,10 +137,8 @@ def test_vectors_with_nan_are_refused(refused, finetuned, task, tmp_path):
 def test_longer_texts_than_supported_are_not_measured(finetuned, task, tmp_path, capsys):
     folder = shutil.copytree(finetuned("learnable"), tmp_path / "learnable")
     run_evaluate(task, "16,32", folder)
-    assert (
-        "nDCG@10 in percent on toy (test), 12 queries and 40 documents truncated to the context; "
-        "models trained with 16 tokens of context." in capsys.readouterr().out
-    )
+    header, row = capsys.readouterr().out.splitlines()[-2:]
+    assert header.split() == ["ndcg10", "16", "32"] and row.endswith(" —")
     lengths = read_json(folder / RECORD, "")["lengths"]
     assert lengths["16"] and lengths["32"] is None
 
