@@ -5,6 +5,7 @@ import json
 from runtime import checkpoints
 from runtime.distributed import Processes
 
+import numpy as np
 import pytest
 import torch
 from conftest import KINDS
@@ -79,22 +80,17 @@ def test_log_likelihoods_equal_those_of_single_sequences(pe, run, source):
     assert record["data"].keys() == {"dataset", "split", "tokenizer", "sha256"}
     scores = record["log_likelihoods"]
     assert scores == [pytest.approx(row, abs=2e-4) for row in expected]
+    right = sum(max(row) == row[int(x["label"])] for x, row in zip(EXAMPLES, scores, strict=True))
+    error = (right / 5 * (1 - right / 5) / 4) ** 0.5  # sqrt(p (1 - p) / (n - 1))
+    assert (record["acc"], record["acc_se"]) == pytest.approx((right / 5, error))
 
 
 def test_acc_norm_divides_by_characters():
     """-6 / 4 = -1.5 and -4 / 2 = -2 by character, but -4 / 4 = -1 by byte."""
-    scores = [[-6.0, -4.0]]
-    right = eval_hellaswag.accuracies(scores, [{"endings": ["abcd", "éé"], "label": 0}])
-    assert right["acc_norm"] == 1
-    empty = eval_hellaswag.accuracies(scores, [{"endings": ["abcd", ""], "label": 0}])
-    assert empty["acc_norm"] == 1
-    rows = [{"endings": ["abcd", "éé"], "label": label} for label in (1, 1, 0)]
-    wrong = eval_hellaswag.accuracies(scores, rows[:1])
-    assert wrong == {"examples": 1, "acc": 1, "acc_se": None, "acc_norm": 0, "acc_norm_se": None}
-    three = eval_hellaswag.accuracies(3 * scores, rows)
-    assert (three["acc"], three["acc_norm"]) == pytest.approx((2 / 3, 1 / 3))
-    error = (2 / 3 * 1 / 3 / 2) ** 0.5  # sqrt(p (1 - p) / (n - 1))
-    assert (three["acc_se"], three["acc_norm_se"]) == pytest.approx((error, error))
+    rows = [{"endings": ["abcd", end], "label": n} for end, n in (("éé", 0), ("", 0), ("éé", 1))]
+    right = eval_hellaswag.answered(np.array(3 * [[-6.0, -4.0]]), rows)
+    assert right["acc_norm"].tolist() == [True, True, False]
+    assert right["acc"].tolist() == [False, False, True]
 
 
 def test_texts_are_formed_as_in_the_harness(tmp_path):
@@ -179,7 +175,7 @@ def test_rows_in_another_format_are_refused(row, refused, trained, tmp_path):
 
 
 def test_an_ending_beyond_the_longest_context_is_refused(refused, trained, tmp_path):
-    bad = write_examples(tmp_path / "bad.jsonl", [example("x", ["a" * 16])])
+    bad = write_examples(tmp_path / "bad.jsonl", [example("x", [*"abc", "a" * 16])])
     lines = refused(eval_hellaswag.main, trained("learnable"), "--source", bad)
-    assert "an ending of 17 tokens is longer than the 16 that learnable supports" in lines[0]
+    assert "17 tokens is too long: learnable supports at most 16 positions" in lines[0]
     assert not list(trained("learnable").glob("eval_hellaswag*"))
