@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 AUTO_CLASSES = {True: "AutoModelForCausalLM", False: "AutoModelForMaskedLM"}  # causal: class
 EXAMPLES = {  # of the README
     True: """\
-# In training, every document began with this token.
+# Documents that this repository prepares begin with this token.
 inputs = tokenizer(tokenizer.eos_token + "Once upon a time", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))""",
     False: """\

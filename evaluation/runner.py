@@ -38,7 +38,7 @@ from errors import InputError
 from evaluation import record_schema
 from model import GPT
 from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
-from text_data.shards import Shards
+from text_data.shards import Shards, same_tokenizer
 
 Ranks = tuple[distributed.Processes, torch.device, torch.dtype]
 RUNS_ARGUMENT = ("runs", "run folders or checkpoint files")  # for cli.parse
@@ -332,7 +332,7 @@ def shards_for_run(
         raise InputError(f"the training data of {run} is unknown: pass --data FOLDER")
     shards = Shards(folder, split)
     run_tokenizer = checkpoint["data"]["tokenizer"]
-    if shards.tokenizer != run_tokenizer:
+    if not same_tokenizer(shards.tokenizer, run_tokenizer):
         source = run_folder_of(run) if "@" in run_tokenizer else run_tokenizer
         raise InputError(
             f"{folder} holds {shards.tokenizer} tokens, but {run} was trained on {run_tokenizer} "

@@ -59,11 +59,15 @@ def load_pretrained(
     """
     folder = revision = source = None
     if os.path.isfile(name):
+        if name.endswith(".safetensors"):
+            raise InputError(f"{name} is a file: pass its folder, which has config.json")
         settings, weights = _read_cable_v1(name)
         settings["block_size"] = block_size or 1024
     else:
         folder = Path(name)
         if not folder.is_dir():
+            if name.startswith(("/", ".", "~")):
+                raise InputError(f"{name} does not exist: name a folder of transformers")
             patterns = ["config.json", "model*.safetensors", *TOKENIZER_FILES]
             remedy = "name a folder with config.json and model.safetensors, or gpt2, …"
             folder = hub.download_model(name, patterns, remedy)
@@ -127,6 +131,9 @@ def _open_weights(name: str, folder: Path) -> dict:
     from safetensors import SafetensorError, safe_open
 
     paths = sorted(folder.glob("model*.safetensors"))
+    if not paths and (older := [*folder.glob("*.bin")]):
+        remedy = "load it in transformers and write it by save_pretrained"
+        raise InputError(f"'{name}' has {older[0].name}, and no safetensors: {remedy}")
     if not paths:
         raise InputError(
             f"no model at '{name}' (no model.safetensors): name a folder of transformers, or, "

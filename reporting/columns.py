@@ -159,10 +159,13 @@ def setup_of(record: dict) -> tuple:
 def differing_settings(records: list[dict]) -> list[str]:
     """Return the training settings that differ, except encoding and seed.
 
-    In runs of 0 steps, with weights of others, none has had an effect.
+    In runs of 0 steps, with weights of others, none has had an effect. Imported
+    models have few settings: those that a record lacks are not compared.
     """
     trainings = [training_of(record) for record in records]
-    names = sorted({name for training in trainings for name in training})
+    has_import = any("model" in record["settings"] for record in records)
+    combine = set.intersection if has_import else set.union
+    names = sorted(combine(*map(set, trainings))) if trainings else []
     if all(record.get("step") == 0 for record in records):
         names = ["block_size", "size"]
     return [name for name in names if len({str(each.get(name)) for each in trainings}) > 1]
@@ -171,7 +174,8 @@ def differing_settings(records: list[dict]) -> list[str]:
 def training_of(record: dict) -> dict:
     """Return a run's training settings, without encoding and seed."""
     others = {name: record.get(name) for name in TRAINING_KEYS}
-    return RECORD_DEFAULTS | record["settings"] | others
+    defaults = {} if "model" in record["settings"] else RECORD_DEFAULTS
+    return defaults | record["settings"] | others
 
 
 def read_may_differ(text: str, records: Collection[dict]) -> Names:

@@ -69,6 +69,9 @@ def parse(
     contents = {path: _read_values(path) for path in files}
     problems = _unknown_words(others, fields)
     for path, content in contents.items():
+        if "model" in content and "init_from" in fields:
+            remedy = f"pass --init_from {Path(path).parent}"
+            raise InputError(f"--config {path} is of an imported model: {remedy}")
         unknown_keys = [str(key) for key in content if key not in fields]
         problems += [unknown(f"{path}: key {key}", key, fields) for key in unknown_keys]
     if problems:

@@ -40,7 +40,7 @@ from errors import InputError
 CONFIG, LOG, PRETRAINED = "config.yaml", "log.jsonl", "pretrained_config.json"
 LOSSES = ("train", "val")  # kinds of records with a loss
 RECORD = fields({"kind": str, "step": Count, "loss?": float, "id?": str})  # of the log
-ALREADY = "{} already contains a run: pass --resume to continue it, or use another --out_dir"
+ALREADY = "{} already contains a run: use another --out_dir, or --resume to continue a training"
 
 
 @dataclass(eq=False)

@@ -283,9 +283,11 @@ def test_another_encoding_keeps_what_both_have(source, pe, kept, new, trained, t
         ("rope", "cable", None),  # RoPE is dropped
     ],
 )
-def test_added_cable_starts_at_zero(source, pe, difference, trained, train):
-    """And learns: the gradients of its steps are not zero."""
+def test_added_cable_starts_at_zero(source, pe, difference, trained, train, capsys):
+    """And learns: the gradients of its steps are not zero. A note names what does not."""
     run = train("run", "--pe", pe, "--init_from", trained(source), "--steps", 0)
+    note = f"note: with {pe[5:]} the first logits differ from those of {trained(source)}"
+    assert (note in capsys.readouterr().out) == (difference is None and "+" in pe)
     old, new = (checkpoints.load_model(x, torch.device("cpu"))[0] for x in (trained(source), run))
     tokens = torch.randint(257, (2, 16), generator=torch.manual_seed(0))
     distance = (old(tokens) - new(tokens)).abs().max()

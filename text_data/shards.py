@@ -316,6 +316,11 @@ class Meta:
             self.folder.rmdir()
 
 
+def same_tokenizer(first: str, second: str) -> bool:
+    """Return whether two names are of one tokenizer: their hashes, if they have any."""
+    return first.rpartition("@")[2] == second.rpartition("@")[2]
+
+
 class Shards:
     """The shards of one split, opened after headers and sizes are checked.
 

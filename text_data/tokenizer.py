@@ -105,12 +105,15 @@ class HuggingFaceTokenizer(Tokenizer):
     def __init__(self, description: str, files: dict[str, bytes]):
         import tokenizers
 
-        digest = hashlib.sha256(files[TOKENIZER_FILE] + files[SETTINGS_FILE]).hexdigest()
+        settings = json.loads(files[SETTINGS_FILE])
+        settings.pop("name_or_path", None)  # copies of a model have the same tokenizer
+        content = files[TOKENIZER_FILE] + json.dumps(settings, sort_keys=True).encode()
+        digest = hashlib.sha256(content).hexdigest()
         self.name = f"{description}@{digest[:HASH_DIGITS]}"
         self.files = files
         self.backend = tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE])
         self.backend.encode_special_tokens = True  # names of special tokens are plain text
-        end = json.loads(files[SETTINGS_FILE])["eos_token"]
+        end = settings["eos_token"]
         eot = self.backend.token_to_id(end)
         if eot is None:
             raise InputError(f"{self.name}: {TOKENIZER_FILE} has no token {end}: {COPY_FILES}")

@@ -12,6 +12,7 @@ from runtime.checkpoints import load_weights
 import pe_spec
 from errors import InputError
 from model import GPT
+from text_data.shards import same_tokenizer
 from training.settings import SHAPE
 
 POSENC = "posenc."  # names of encodings' weights
@@ -32,12 +33,19 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
         if old[name] != getattr(new, name)
     ]
     old_tokenizer, data = checkpoint["data"]["tokenizer"], checkpoint["config"].get("data")
-    if old_tokenizer != tokenizer:
+    if not same_tokenizer(old_tokenizer, tokenizer):
         remedy = f"use other data, such as {data}" if data else "use other data"
         difference = f"was trained on {old_tokenizer} tokens, not {tokenizer}"
         problems.append(f"{run} {difference}: {remedy}")
     state, places = model.state_dict(), _locate(model.state_dict(), new.pe)
     kept = {} if problems else kept_names(weights, old["pe"], model)
+    for part in dict.fromkeys(_parts(new.pe, 0)):
+        is_scaled = re.match("yarn|rope-llama3", part) and "length=" not in part
+        if is_scaled and new.block_size != old["block_size"]:
+            what = (
+                f"{part} scales from the training length, which is {old['block_size']} in {run}"
+            )
+            problems.append(f"{what}: add length={old['block_size']} to its options in --pe")
     misfits = [name for name in kept if weights[kept[name]].shape != state[name].shape]
     if misfits:
         parts = dict.fromkeys(places[name][1] for name in misfits)
@@ -48,7 +56,7 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
         )
     if problems:
         raise InputError(*(f"--init_from: {problem}" for problem in problems))
-    _start_added_parts_at_zero(model, old["pe"])
+    other_parts = _start_added_parts_at_zero(model, old["pe"])
     merged = {name: value for name, value in weights.items() if not name.startswith(POSENC)}
     merged |= {name: weights[kept[name]] if name in kept else state[name] for name in places}
     load_weights(model, merged, run)
@@ -57,10 +65,15 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
         labels = dict.fromkeys(f"{part.partition(':')[0]}.{rest}" for _, part, rest in added)
         print(f"{run} has pe {old['pe']}, this run has pe {new.pe}")
         print(f"new encoding parameters: {', '.join(labels) or 'none'}")
+        if other_parts:
+            print(
+                f"note: with {', '.join(other_parts)} the first logits differ from those of {run}"
+            )
 
 
-def _start_added_parts_at_zero(model: GPT, old_pe: str) -> None:
-    """Let what is added to all parts of the old encoding start at zero."""
+def _start_added_parts_at_zero(model: GPT, old_pe: str) -> list[str]:
+    """Let what is added to the old encoding start at zero; return parts that cannot."""
+    others = {}
     for layer, encoding in enumerate(model.posenc):
         new_parts = _parts(model.config.pe, layer)
         old_parts = [part for part in _parts(old_pe, layer) if part != "nope"]
@@ -68,9 +81,12 @@ def _start_added_parts_at_zero(model: GPT, old_pe: str) -> None:
             continue  # a part is replaced
         for name, (module, *_) in zip(new_parts, encoding.split((), ()), strict=True):
             if not any(_are_related(old, name) for old in old_parts):
-                for part in module.modules():
-                    if start := getattr(part, "start_at_zero_", None):
-                        start()
+                found = [getattr(part, "start_at_zero_", None) for part in module.modules()]
+                for start in filter(None, found):
+                    start()
+                if not any(found):
+                    others[name] = None
+    return [*others]
 
 
 def kept_names(weights: dict, old_pe: str, model: GPT) -> dict[str, str]:

@@ -28,8 +28,16 @@ def test_imported_gpt2_can_be_evaluated_but_not_resumed(tmp_path, refused):
     gpt2.save_pretrained(folder)
     (line,) = refused(import_pretrained.main, folder, "--block_size", 16, "--out_dir", out)
     assert line.endswith("gpt2 has its length: remove --block_size") and not out.exists()
+    weights = folder / "model.safetensors"
+    assert "pass its folder" in refused(import_pretrained.main, weights, "--out_dir", out)[0]
     import_pretrained.main([str(folder), "--out_dir", str(out)])
-    assert "already contains" in refused(import_pretrained.main, folder, "--out_dir", out)[0]
+    (line,) = refused(import_pretrained.main, folder, "--out_dir", out)
+    assert "already contains a run: use another --out_dir" in line
+    (line,) = refused(train_gpt.main, "--config", out / "config.yaml", "--init_from", out)
+    assert line.endswith(f"is of an imported model: pass --init_from {out}")
+    weights.rename(folder / "pytorch_model.bin")
+    (line,) = refused(import_pretrained.main, folder, "--out_dir", tmp_path / "other")
+    assert "has pytorch_model.bin, and no safetensors: load it in transformers" in line
     assert yaml.safe_load((out / "config.yaml").read_text())["block_size"] == 32
     assert "pass --data" in refused(eval_extrapolation.main, out)[0]
 

@@ -39,6 +39,14 @@ def test_runs_with_another_recipe_are_not_seeds_of_one_column():
         assert all(len(column.records) == 1 for column in columns)
 
 
+def test_only_what_an_imported_model_has_is_compared():
+    imported = record("rope", {256: 4.0}) | {"settings": {"model": ["x"], "attn_scale": None}}
+    trained = record("cable", {256: 4.2}) | {"settings": {"lr": 1e-3, "attn_scale": None}}
+    assert differing_settings([imported, trained]) == []
+    trained["settings"]["attn_scale"] = 1
+    assert differing_settings([imported, trained]) == ["attn_scale"]
+
+
 def test_encodings_are_sorted_by_paper_order_then_name_then_number():
     shifts = [f"alibi-shift:shift={shift}" for shift in (-5, -2)]
     expected = ["rope", *shifts, "k-cable", "window:w=30", "window:w=120", "yarn"]

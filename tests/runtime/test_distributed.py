@@ -204,6 +204,15 @@ def test_compiled_ranks_train_the_same(one_rank, data_dir, tmp_path):
     assert_equal_to_rounding(weights(tmp_path / "run"), weights(one_rank))
 
 
+def test_muon_on_two_ranks_equals_one(data_dir, tmp_path):
+    """Up to the bfloat16 of its matrix products."""
+    flags = ["--optimizer", "muon", "--steps", "5"]
+    for count in (1, 2):
+        succeeded(train(count, data_dir, tmp_path / str(count), *flags))
+    one, two = (weights(tmp_path / count, 5) for count in ("1", "2"))
+    assert norm({name: one[name] - two[name] for name in one}) < 0.01 * norm(one)
+
+
 def test_no_gloo_thread_outlives_the_group():
     """Such a thread may free a tensor while the interpreter exits, which aborts the process.
 
