@@ -267,7 +267,11 @@ def _chunks(q, k, v, bias_inputs, mask_spec):
     encoding, q_features, k_features = bias_inputs
     B, H, T, _ = q.shape
     S = k.size(2)
-    causal, window_size, lengths = mask_spec.causal, mask_spec.window_size, mask_spec.lengths
+    causal, window_size, lengths = (
+        mask_spec.causal,
+        mask_spec.window_size,
+        mask_spec.lengths,
+    )
     elements = CHUNK_ELEMENTS * (GPU_CHUNK_FACTOR if q.is_cuda else 1)
     if encoding.logits_transform is not None:
         elements //= FULL_ROW_FACTOR
@@ -357,7 +361,9 @@ def bias_matrix(
             tuple(feature[:, :, None] for feature in k_features),
             h[:, None, None],
         )
-    keys = max(feature.size(2) for feature in k_features)  # of running features there are fewer
+    keys = max(
+        feature.size(2) for feature in k_features
+    )  # of running features there are fewer
     last_query = query_offset + queries - 1
     # Distances of the last query, then those that only earlier queries have.
     d = last_query - torch.arange(keys + queries - 1, device=h.device)
@@ -470,7 +476,9 @@ def sdpa_with_bias(
         k_columns = [expand_columns(w, B, H, S) for _, w in columns]
         width = D + sum(x.size(-1) for x in q_columns)
         width += -width % 8  # fused kernels need head dimensions that are multiples of 8
-        q, k, v = (_append(x, y, width) for x, y in ((q, q_columns), (k, k_columns), (v, [])))
+        q, k, v = (
+            _append(x, y, width) for x, y in ((q, q_columns), (k, k_columns), (v, []))
+        )
         y = sdpa(q, k, v, scale, MaskSpec(causal), backend)
         if y.is_cuda:
             # so that the gradient has this order
@@ -536,7 +544,9 @@ def resolve_path(name: str, encoding: Encoding, device_type: str = "cpu") -> Pat
         path = _general_path(encoding)
         return PATHS.get("batched", path) if path.fused and device_type == "cpu" else path
     if name not in PATHS:
-        raise InputError(f"unknown attention path '{name}': use one of auto {' '.join(PATHS)}")
+        raise InputError(
+            f"unknown attention path '{name}': use one of auto {' '.join(PATHS)}"
+        )
     path = PATHS[name]
     if reason := path.reason_against(encoding):
         raise InputError(
@@ -577,7 +587,9 @@ def reason_against_sdpa(encoding: Encoding) -> str | None:
         return "it has a sliding window"
     if encoding.bias is None or encoding.factors is not None:
         return None
-    return f"its bias has no factors{'' if encoding.causal else ' in bidirectional attention'}"
+    return (
+        f"its bias has no factors{'' if encoding.causal else ' in bidirectional attention'}"
+    )
 
 
 DENSE = Path("dense", dense)

@@ -27,7 +27,9 @@ def fits(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> bool:
     """Return whether a call has whole, short texts on a CPU."""
     B, H, T, _ = q.shape
     is_short = T <= BATCHED_TOKENS and B * H * T * T <= BATCHED_LOGITS
-    return q.device.type == "cpu" and is_short and k.size(2) == T and mask_spec.lengths is None
+    return (
+        q.device.type == "cpu" and is_short and k.size(2) == T and mask_spec.lengths is None
+    )
 
 
 def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
@@ -58,7 +60,9 @@ def batched_products(
     gradients = torch.is_grad_enabled()
     bias_learns = gradients and (u.requires_grad or w.requires_grad)
     inputs = (x.flatten(0, 1) for x in (q, k, v, u, w))
-    y, _ = torch.ops.posenc.batched_attention(*inputs, scale, causal, gradients, bias_learns)
+    y, _ = torch.ops.posenc.batched_attention(
+        *inputs, scale, causal, gradients, bias_learns
+    )
     return y.view(v.shape)
 
 

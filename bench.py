@@ -99,9 +99,16 @@ class Config:
         if self.source and not (
             text_sources.table_format(Path(self.source)) and Path(self.source).is_file()
         ):
-            problems.append(f"{self.source} is no jsonl or parquet file: pass another --source")
-        if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", self.context) or min(self.contexts()) < 2:
-            problems.append(f"context '{self.context}': pass lengths above 1, as in 512,1024")
+            problems.append(
+                f"{self.source} is no jsonl or parquet file: pass another --source"
+            )
+        if (
+            not re.fullmatch(r"\d{1,9}(,\d{1,9})*", self.context)
+            or min(self.contexts()) < 2
+        ):
+            problems.append(
+                f"context '{self.context}': pass lengths above 1, as in 512,1024"
+            )
         for pe in self.names():
             try:
                 GPTConfig(size=self.model, pe=pe)
@@ -198,7 +205,9 @@ def measure_encodings(
         try:
             cases = build_cases(name, setting, group)
             if cases:
-                prepare = {key: case.prepare for key, case in {**companions, **cases}.items()}
+                prepare = {
+                    key: case.prepare for key, case in {**companions, **cases}.items()
+                }
                 seconds = interleave(prepare, config.repeats, device, label, clock)
                 for key, case in cases.items():
                     entries[key] = make_entry(key, case, seconds, peak)
@@ -212,7 +221,9 @@ def measure_encodings(
             print_fastest_paths(cases, entries, label)
             for pe in set(group) - cases.keys() if cases else ():
                 del entries[pe]  # measured by the Triton kernels only
-            companions = companions or {key: cases[key] for key in COMPANIONS if key in cases}
+            companions = companions or {
+                key: cases[key] for key in COMPANIONS if key in cases
+            }
         yield
 
 
@@ -225,7 +236,9 @@ def print_fastest_paths(cases: dict[str, BenchmarkCase], entries: dict, label: s
     for pe, names in paths.items():
         key = max(names, key=lambda key: entries[key]["tokens_per_second"])
         path = names[key].replace("batched", "auto")  # which a CPU takes by itself
-        print(f"{label}: for {pe} pass --attention {path}, error {entries[key]['error']:.1g}")
+        print(
+            f"{label}: for {pe} pass --attention {path}, error {entries[key]['error']:.1g}"
+        )
 
 
 def compare(config: Config, setting: Setting, result: dict) -> Iterator[dict]:
@@ -237,7 +250,9 @@ def compare(config: Config, setting: Setting, result: dict) -> Iterator[dict]:
         yield result
     try:
         prepared = benchmark_preparation(config)
-    except InputError as error:  # the tokenizer's vocabulary is neither cached nor reachable
+    except (
+        InputError
+    ) as error:  # the tokenizer's vocabulary is neither cached nor reachable
         result["skipped"]["preparation"] = str(error)
         print(f"preparation: skipped, {error}")
     else:
@@ -267,7 +282,9 @@ def benchmark_preparation(config: Config) -> dict:
     tokenizer = load_tokenizer(config.tokenizer)
     assert isinstance(tokenizer, TiktokenTokenizer)  # as all values of config.tokenizer
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(config.source or write_standard_library(Path(folder) / "stdlib.parquet"))
+        source = Path(
+            config.source or write_standard_library(Path(folder) / "stdlib.parquet")
+        )
         texts = [text for _, text in text_sources.read_rows(str(source), "text", [source])]
 
         def prepare_shards():

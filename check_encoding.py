@@ -67,10 +67,14 @@ def specs_to_check(config: Config) -> list[str]:
     names = [name for path in config.files for name in plugins.load_plugin(path).names]
     if config.pe is None:
         if not names:
-            raise InputError("name a Python file with your encoding, or an encoding with --pe")
+            raise InputError(
+                "name a Python file with your encoding, or an encoding with --pe"
+            )
         classes = {posenc.ENCODINGS[name]: name for name in reversed(names)}
         return list(reversed(classes.values()))  # the first name of each class
-    specs = re.split(r",(?!\w+=)", config.pe)  # a comma before `option=` is part of an encoding
+    specs = re.split(
+        r",(?!\w+=)", config.pe
+    )  # a comma before `option=` is part of an encoding
     for spec in specs:
         pe_spec.parse(spec)
     return specs
@@ -88,7 +92,9 @@ def check_encoding(spec: str) -> int:
         print(format_result(name, result, with_cause=not counts["failed"]), flush=True)
         counts[result.status] += 1
         if name in ("options", "shapes") and result.status == "failed":
-            print("The other checks need an encoding that can be built, with the right shapes.")
+            print(
+                "The other checks need an encoding that can be built, with the right shapes."
+            )
             break
     statuses = ("ok", "failed", "not applicable")
     described = ", ".join(f"{counts[status]} {status}" for status in statuses)
@@ -145,7 +151,9 @@ def measure(name: str, spec: str) -> Measurement | None:
             reasons.append(reason)
     if not measurements:
         raise reasons[0]
-    return max(itertools.chain(*measurements), key=lambda m: m.value / m.bound, default=None)
+    return max(
+        itertools.chain(*measurements), key=lambda m: m.value / m.bound, default=None
+    )
 
 
 def usual_cause(name: str, error: Exception) -> str:
@@ -156,14 +164,18 @@ def usual_cause(name: str, error: Exception) -> str:
             "a hook has other arguments than in posenc.Encoding, which has "
             "features(self, x, pos, previous=None) and bias(self, q_features, k_features, h)"
         )
-    is_slip = isinstance(error, NameError | AttributeError) and "__init__() call" not in text
+    is_slip = (
+        isinstance(error, NameError | AttributeError) and "__init__() call" not in text
+    )
     return "" if is_slip else CHECKS[name].cause
 
 
 def describe(error: Exception, sources: Sequence[str]) -> str:
     """Return an exception in one line, with the last line of `sources`."""
     text = str(error)
-    first = " ".join(text.partition("\n")[0].split())[:200]  # torch.compile's has many lines
+    first = " ".join(text.partition("\n")[0].split())[
+        :200
+    ]  # torch.compile's has many lines
     message = f"{type(error).__name__}: {first}"
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename in sources]

@@ -48,7 +48,10 @@ class Config:
 
 def main(argv=None):
     config = cli.parse(
-        Config, argv, __doc__, positional=("records", "JSON records of eval_extrapolation.py")
+        Config,
+        argv,
+        __doc__,
+        positional=("records", "JSON records of eval_extrapolation.py"),
     )
     records = load_records(config.records)
     may_differ = read_may_differ(config.may_differ, records)
@@ -104,7 +107,9 @@ def load_records(paths: list[str]) -> list[dict]:
             )
     for key in ("data", "protocol"):
         if any(record[key] != records[0][key] for record in records):
-            problems.append(f"the records differ in {key}: evaluate all runs in the same way")
+            problems.append(
+                f"the records differ in {key}: evaluate all runs in the same way"
+            )
     if problems:
         raise InputError(*problems)
     if not records:

@@ -86,7 +86,9 @@ class Window(NamedTuple):
     shard: int
     start: int  # offset of its first token in the shard
     length: int  # number of inputs: the context length, or less at the end of a region
-    counted: int  # number of predictions that count: the last ones, or those of masked tokens
+    counted: (
+        int  # number of predictions that count: the last ones, or those of masked tokens
+    )
     offset: int  # of its first token in the region
 
 
@@ -110,7 +112,9 @@ def main(argv=None):
 def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Plan]:
     """Return a run's plan. Raises InputError if the settings do not fit."""
     mask_rate = None if checkpoint["gpt"]["causal"] else checkpoint["config"]["mask_rate"]
-    if mask_rate and (config.protocol != "segments" or config.stride or config.cache_window):
+    if mask_rate and (
+        config.protocol != "segments" or config.stride or config.cache_window
+    ):
         raise InputError(
             f"{run} is an encoder, which predicts the masked tokens of segments: "
             "remove --protocol, --stride and --cache_window"
@@ -146,7 +150,9 @@ def select_text(
     same_targets = config.protocol == "same-targets"
     limit = config.max_tokens or math.inf
     if limit < longest:
-        raise InputError(f"max_tokens {limit} is less than one window of {longest}: raise it")
+        raise InputError(
+            f"max_tokens {limit} is less than one window of {longest}: raise it"
+        )
     name, value = "stride", config.stride or 0
     if same_targets:
         name, value = "targets", config.targets
@@ -155,7 +161,9 @@ def select_text(
             f"{name} {value} is more than the context length {shortest}: "
             f"lower --{name} or remove that length"
         )
-    windows = Windows(shards, longest)  # raises InputError if the split is too short for one
+    windows = Windows(
+        shards, longest
+    )  # raises InputError if the split is too short for one
     protocol = {
         "name": config.protocol,
         "stride": config.stride,

@@ -64,7 +64,9 @@ def load_examples(source: str | None) -> list[dict]:
             raise InputError(f"{what}: repair it; the split test has no labels")
         context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
         endings, label = [*map(preprocess, row["endings"])], int(row["label"])
-        examples.append({"context": preprocess(context), "endings": endings, "label": label})
+        examples.append(
+            {"context": preprocess(context), "endings": endings, "label": label}
+        )
     return examples
 
 
@@ -102,7 +104,9 @@ def evaluate(loaded: runner.LoadedRun, examples: list[dict], config: Config) -> 
         error = float(right.std(ddof=1)) / len(right) ** 0.5 if len(right) > 1 else None
         record |= {name: float(right.mean()), f"{name}_se": error}
         spread = "—" if error is None else f"{100 * error:.2f}"
-        print(f"{run}: {name} {100 * right.mean():.2f} ± {spread}% of {len(right)} examples")
+        print(
+            f"{run}: {name} {100 * right.mean():.2f} ± {spread}% of {len(right)} examples"
+        )
     if loaded.processes.rank == 0 and is_new:
         runner.write_record(run, path, record)
     print(f"record: {path}")

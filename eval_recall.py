@@ -88,7 +88,11 @@ def plan_text(shards: Shards, config: Config, block_size: int) -> Plan:
         value="recall",
         shards=shards,
         lengths=distances,
-        protocol={"passage": config.passage, "trials": len(numbers), "span": windows.length},
+        protocol={
+            "passage": config.passage,
+            "trials": len(numbers),
+            "span": windows.length,
+        },
         identity={"metric": "Recall"},
         file_words=(["recall"], [trials]),
         extra_inputs=config.passage - 1,
@@ -127,7 +131,9 @@ def measure(
     losses = np.zeros((2, count))
     tokens_per_trial, label = 2 * (distance + passage), f"at distance {distance:,}"
     for batch in loaded.batches(np.arange(count), tokens_per_trial, label, "trial"):
-        tokens = trial_sequences(windows, numbers, passage, batch, distance).to(loaded.device)
+        tokens = trial_sequences(windows, numbers, passage, batch, distance).to(
+            loaded.device
+        )
         with devices.autocast(loaded.device, loaded.dtype):
             token_losses = loaded.model.losses(tokens[:, :-1], tokens[:, -targets:])
         losses[:, batch] = token_losses.double().mean(1).view(2, -1).cpu()

@@ -65,7 +65,11 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
             value="receptive_field",
             shards=shards,
             lengths=lengths,
-            protocol={"windows": len(numbers), "span": windows.length, "held": FIELD_FRACTION},
+            protocol={
+                "windows": len(numbers),
+                "span": windows.length,
+                "held": FIELD_FRACTION,
+            },
             identity={"metric": "Receptive field"},
             file_words=(["receptive-field"], [f"{len(numbers)}x{windows.length}"]),
         )
@@ -103,7 +107,9 @@ def measure(loaded: LoadedRun, length: int, windows: Windows, numbers: np.ndarra
     model.requires_grad_(False)
     model.activation_checkpointing = True  # memory of one layer, however long the text
     cumulative = np.zeros((len(numbers), length))  # fractions of the last 1, 2, ... tokens
-    for batch in loaded.batches(np.arange(len(numbers)), length, f"at {length:,}", "window"):
+    for batch in loaded.batches(
+        np.arange(len(numbers)), length, f"at {length:,}", "window"
+    ):
         tensors = windows.batch(numbers[batch])
         inputs, targets = (x[:, -length:].to(loaded.device) for x in tensors)
         fractions = gradient_fractions(model, inputs, targets[:, -1])

@@ -31,7 +31,10 @@ from model import GPT
 from text_data.tokenizer import run_tokenizer
 
 HERE = Path(__file__).parent
-AUTO_CLASSES = {True: "AutoModelForCausalLM", False: "AutoModelForMaskedLM"}  # causal: class
+AUTO_CLASSES = {
+    True: "AutoModelForCausalLM",
+    False: "AutoModelForMaskedLM",
+}  # causal: class
 EXAMPLES = {  # of the README
     True: """\
 # Documents that this repository prepares begin with this token.
@@ -65,7 +68,9 @@ def main(argv=None):
     run = config.run[0]
     out = Path(config.out_dir)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise InputError(f"{out} already holds files: remove it, or choose another --out_dir")
+        raise InputError(
+            f"{out} already holds files: remove it, or choose another --out_dir"
+        )
     trained, checkpoint = load_model(run, torch.device("cpu"), causal=None)
     tokenizer = run_tokenizer(run, checkpoint)
     exported = plugins.plugins_of(trained.config.encodings)
@@ -110,7 +115,9 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
         "step": checkpoint["step"],
     }
     settings["auto_map"] = exported_code.auto_map(AUTO_CLASSES[config.causal])
-    model_class = modeling.PosencForCausalLM if config.causal else modeling.PosencForMaskedLM
+    model_class = (
+        modeling.PosencForCausalLM if config.causal else modeling.PosencForMaskedLM
+    )
     model = model_class(modeling.PosencConfig(**settings))
     weights = trained.state_dict()
     weights["wte.weight"] = trained.wte.weight[: trained.token_count]
@@ -125,7 +132,11 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
 
 
 def format_readme(
-    name: str, network: GPT, checkpoint: dict, exported: list[plugins.Plugin], has_code: bool
+    name: str,
+    network: GPT,
+    checkpoint: dict,
+    exported: list[plugins.Plugin],
+    has_code: bool,
 ) -> str:
     """Return the README.md of a folder `name`, a model card of the hub.
 

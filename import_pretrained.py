@@ -45,7 +45,9 @@ def main(argv=None):
         if Path(name).suffix in (".pt", ".pth", ".bin"):
             raise InputError(f"{name} does not exist: name a file of axiomlaborg/Cable")
         if config.block_size is not None:
-            raise InputError(f"the config.json of {name} has its length: remove --block_size")
+            raise InputError(
+                f"the config.json of {name} has its length: remove --block_size"
+            )
     settings = dataclasses.asdict(config) | {"data": None, "seed": None}
     run = Run(Path(config.out_dir), settings, {"sha256": None})
     run.find_checkpoint(resume=False)
@@ -59,7 +61,9 @@ def main(argv=None):
         run.config["revision"] = revision
     run.start(torch.device("cpu"))
     unused = {"optimizer": {}, "scaler": {}, "sampler": {}, "rng": []}
-    run.save(model=model.state_dict(), step=0, gpt=dataclasses.asdict(model.config), **unused)
+    run.save(
+        model=model.state_dict(), step=0, gpt=dataclasses.asdict(model.config), **unused
+    )
     print(f"{config.out_dir}: {model.describe()}")
 
 

@@ -22,7 +22,9 @@ class LayerCache:
     running:  indices of features of which only the latest is kept.
     """
 
-    def __init__(self, capacity: int | None, window: int | None, running: tuple[int, ...] = ()):
+    def __init__(
+        self, capacity: int | None, window: int | None, running: tuple[int, ...] = ()
+    ):
         self.capacity = capacity
         self.window = window
         self.running = running
@@ -44,7 +46,9 @@ class LayerCache:
         for n, all_tokens in zip(kept, stored, strict=True):
             features[n] = all_tokens if k_features[n].dim() == 4 else all_tokens[..., 0]
         latest = [feature[:, :, -1:] for feature in k_features]
-        if self.position is None:  # copies, because a slice keeps those of all tokens in memory
+        if (
+            self.position is None
+        ):  # copies, because a slice keeps those of all tokens in memory
             self.latest = [feature.clone() for feature in latest]
         else:  # compiled code needs the same tensors in every step
             for old, new in zip(self.latest, latest, strict=True):
@@ -103,7 +107,9 @@ class Cache:
     """
 
     def __init__(self, model, capacity: int | None = None, window: int | None = None):
-        self.layers = [LayerCache(capacity, window, x.running_features) for x in model.posenc]
+        self.layers = [
+            LayerCache(capacity, window, x.running_features) for x in model.posenc
+        ]
         self.capacity = capacity
         self.position: Tensor | None = None
 

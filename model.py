@@ -106,7 +106,9 @@ class GPTConfig:
         if self.size not in (*SIZES, CUSTOM) or None in shape:
             problems = [f"unknown size '{self.size}': use one of {' '.join(SIZES)}"]
         else:
-            self.size = next((size for size, known in SIZES.items() if known == shape), CUSTOM)
+            self.size = next(
+                (size for size, known in SIZES.items() if known == shape), CUSTOM
+            )
             problems = self._shape_problems()
         if not problems:
             is_llama, C = self.block == "llama", self.n_embd
@@ -143,7 +145,9 @@ class GPTConfig:
         if self.block not in BLOCKS:
             problems.append(f"unknown block '{self.block}': use one of {' '.join(BLOCKS)}")
         if self.attn_scale is not None and self.attn_scale <= 0:
-            problems.append(f"attn_scale is {self.attn_scale}: use a number above 0, or null")
+            problems.append(
+                f"attn_scale is {self.attn_scale}: use a number above 0, or null"
+            )
         if self.head_dim is None and self.n_head > 0 and self.n_embd % (2 * self.n_head):
             problems.append(
                 f"n_embd {self.n_embd} gives each of {self.n_head} heads "
@@ -197,8 +201,12 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Return the outputs of all heads (B, T, H D), at positions pos (T,)."""
         last = past.last() if past else None
-        with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
-            q_features, k_features = encoding.features(attention.at_least_float32(x), pos, last)
+        with torch.autocast(
+            x.device.type, enabled=False
+        ):  # sums along the text need float32
+            q_features, k_features = encoding.features(
+                attention.at_least_float32(x), pos, last
+            )
         q, k, v = self.split_heads(packed_qkv)
         if self.key_heads < self.heads and not accepts_grouped_keys(encoding):
             k, v = (attention.repeat_heads(y, self.heads) for y in (k, v))
@@ -207,7 +215,9 @@ class Attention(nn.Module):
         q, k = rotated_q, rotated_k
         window_size = query_offset = None
         if past:
-            k, v, *k_features = past.extend(k, v, *k_features)  # (B, G, S, D), S cached and new
+            k, v, *k_features = past.extend(
+                k, v, *k_features
+            )  # (B, G, S, D), S cached and new
             window_size = past.window
             query_offset = None if past.position is None else pos
         bias_inputs = attention.BiasInputs(encoding, q_features, tuple(k_features))
@@ -287,7 +297,9 @@ class GPT(nn.Module):
         self.token_count = V  # see set_vocabulary
         shape = (config.n_head, C, config.block_size, config.n_layer)
         self.posenc = pe_spec.build(config.encodings, *shape, config.causal)
-        limits = [layer.max_context for layer in self.posenc if layer.max_context is not None]
+        limits = [
+            layer.max_context for layer in self.posenc if layer.max_context is not None
+        ]
         # The longest sequence that the encoding supports; None: no limit.
         self.max_context: int | None = min(limits, default=None)
         self.h = pe_spec.ModuleList(Block(config) for _ in range(config.n_layer))
@@ -309,7 +321,9 @@ class GPT(nn.Module):
         """
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                residual = math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj") else 1
+                residual = (
+                    math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj") else 1
+                )
                 module.weight.normal_(0, 0.02 / residual)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 module.bias.zero_()
@@ -328,9 +342,13 @@ class GPT(nn.Module):
         """
         if targets is None:
             return self.hidden(tokens, cache) @ self.output_embeddings.T
-        return self.mean_loss(self._forward_blocks(tokens, cache), targets, masked_positions)
+        return self.mean_loss(
+            self._forward_blocks(tokens, cache), targets, masked_positions
+        )
 
-    def mean_loss(self, x: Tensor, targets: Tensor, masked_positions: Tensor | None) -> Tensor:
+    def mean_loss(
+        self, x: Tensor, targets: Tensor, masked_positions: Tensor | None
+    ) -> Tensor:
         """Return the loss of the last block's output (B, T, C)."""
         x = self.ln_f(x)
         if masked_positions is not None:
@@ -388,7 +406,9 @@ class GPT(nn.Module):
         if cache is not None:
             assert not torch.is_grad_enabled(), "a cache holds no gradients"
             assert self.config.causal, "only a causal model can use a cache"
-            assert cache.capacity is None or stop <= cache.capacity, "the cache is too small"
+            assert cache.capacity is None or stop <= cache.capacity, (
+                "the cache is too small"
+            )
         pos = torch.arange(start, stop, device=tokens.device)  # (T,)
         return self._run_blocks(tokens, pos, cache, lengths)
 
@@ -431,7 +451,9 @@ class GPT(nn.Module):
         cache_window: no token attends this far back; memory does not grow.
         """
         if masked_positions is not None:
-            return self._cross_entropies(select(self.hidden(tokens), masked_positions), targets)
+            return self._cross_entropies(
+                select(self.hidden(tokens), masked_positions), targets
+            )
         T = tokens.size(1)
         first = T - targets.size(1)  # position of the first target
         cache = Cache(self, window=cache_window) if cache_window else None
@@ -476,7 +498,9 @@ class GPT(nn.Module):
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
         """Return groups: only weights of Linear and Embedding decay."""
-        matrices = {m.weight for m in self.modules() if isinstance(m, nn.Linear | nn.Embedding)}
+        matrices = {
+            m.weight for m in self.modules() if isinstance(m, nn.Linear | nn.Embedding)
+        }
         decay = [p for p in self.parameters() if p in matrices]
         no_decay = [p for p in self.parameters() if p not in matrices]
         decaying = {"params": decay, "weight_decay": weight_decay}

@@ -116,7 +116,9 @@ def _make(cls, options: dict, heads: int, width: int, block_size: int) -> Encodi
         return rope
     encoding = make(count)
     if encoding.window_size is not None:
-        raise InputError(f"{cls.names[0]} is a window, which acts on all heads: remove heads")
+        raise InputError(
+            f"{cls.names[0]} is a window, which acts on all heads: remove heads"
+        )
     for buffer, of_all_heads in zip(encoding.buffers(), make(heads).buffers(), strict=True):
         buffer.copy_(of_all_heads[tuple(map(slice, buffer.shape))])
     return SomeHeads(encoding, count, heads)
@@ -147,10 +149,14 @@ def parse(spec: str, causal: bool = True) -> PeSpec:
     """
     pattern = layer_specs(spec)
     problems: list[str] = []
-    parsed = {layer: _parse_parts(layer, causal, problems) for layer in dict.fromkeys(pattern)}
+    parsed = {
+        layer: _parse_parts(layer, causal, problems) for layer in dict.fromkeys(pattern)
+    }
     result = PeSpec(spec, pattern, parsed)
     for part in result:
-        if part[0].embed is not Encoding.embed and any(part not in x for x in parsed.values()):
+        if part[0].embed is not Encoding.embed and any(
+            part not in x for x in parsed.values()
+        ):
             problems.append(
                 f"{part[0].names[0]} acts on the embeddings of the whole model: use it, with the "
                 "same options, in all layers of the pattern, or in none"
@@ -171,11 +177,15 @@ def _parse_parts(spec: str, causal: bool, problems: list[str]) -> list[Part]:
             close = difflib.get_close_matches(name.lower(), ENCODINGS, 1)
             hint = f"did you mean {close[0]}? " if close else ""
             known = f"{' '.join(sorted(ENCODINGS))}, or pass --plugin FILE for your own"
-            problems.append(f"unknown positional encoding '{name}': {hint}use one of {known}")
+            problems.append(
+                f"unknown positional encoding '{name}': {hint}use one of {known}"
+            )
             continue
         cls = ENCODINGS[name]
         if not causal and not cls.supports_bidirectional:
-            problems.append(f"{name} supports decoders only: use another one for an encoder")
+            problems.append(
+                f"{name} supports decoders only: use another one for an encoder"
+            )
         parsed.append((cls, _parse_options(name, cls, words, problems)))
     for hook in ("embed", "rotate", "logits_transform", "sink"):
         unused = getattr(Encoding, hook)
@@ -220,9 +230,13 @@ def _parse_options(name: str, cls: type[Encoding], words: str, problems: list[st
         else:
             options[option] = value if allowed else int(value)
     if options.get("heads_percent", 1) > 100:
-        problems.append(f"{name}: heads_percent is {options['heads_percent']}: use 1 to 100")
+        problems.append(
+            f"{name}: heads_percent is {options['heads_percent']}: use 1 to 100"
+        )
     if options.keys() >= {*HEAD_OPTIONS}:
-        problems.append(f"{name}: heads and heads_percent exclude each other: use one of them")
+        problems.append(
+            f"{name}: heads and heads_percent exclude each other: use one of them"
+        )
     return options
 
 
@@ -265,7 +279,9 @@ class Composition(Encoding):
             self.triton_bias = None  # pyright: ignore[reportAttributeAccessIssue]
         # Count (query features, key features) of each part, for one token.
         x, pos = torch.zeros(1, 1, channels), torch.zeros(1, dtype=torch.int64)
-        self.counts = [[len(features) for features in part.features(x, pos)] for part in parts]
+        self.counts = [
+            [len(features) for features in part.features(x, pos)] for part in parts
+        ]
         first = 0
         for part, (_, k_count) in zip(parts, self.counts, strict=True):
             self.running_features += tuple(first + index for index in part.running_features)
@@ -374,7 +390,9 @@ class SomeHeads(Encoding):
 
     def bias(self, q_features, k_features, h):
         own_h = h.clamp(max=self.count - 1)
-        return torch.where(h < self.count, self.encoding.bias(q_features, k_features, own_h), 0)
+        return torch.where(
+            h < self.count, self.encoding.bias(q_features, k_features, own_h), 0
+        )
 
     def distance_bias(self, d, h):
         own_h = h.clamp(max=self.count - 1)
@@ -382,13 +400,17 @@ class SomeHeads(Encoding):
 
     def factors(self, q_features, k_features):
         pairs = self.encoding.factors(self._own(q_features), self._own(k_features))
-        return tuple((self._pad(u, 1), w if w is None else self._pad(w, 1)) for u, w in pairs)
+        return tuple(
+            (self._pad(u, 1), w if w is None else self._pad(w, 1)) for u, w in pairs
+        )
 
     def triton_bias(self, q_features, k_features, h):
         own = self._own(q_features), self._own(k_features)
         kind, tensors = self.encoding.triton_bias(*own, h[: self.count])
         head_dims = {"table": 0, "pieces": 0}
-        return kind, {name: self._pad(x, head_dims.get(name, 1)) for name, x in tensors.items()}
+        return kind, {
+            name: self._pad(x, head_dims.get(name, 1)) for name, x in tensors.items()
+        }
 
     def zero_others(self, x: Tensor) -> Tensor:
         """Return x (B|1, H|1, T) as (B|1, H, T), with zeros for others."""

@@ -74,15 +74,25 @@ class Encoding(nn.Module):
     max_context: int | None = None  # longest supported sequence in tokens; None: no limit
     # False: a bias that FlexAttention cannot compile, as of matrix products
     is_elementwise = True
-    running_features: tuple[int, ...] = ()  # indices of key features that only `rotate` reads
-    window_size: int | None = None  # attend only to keys with |d| < window_size; None: to all
+    running_features: tuple[
+        int, ...
+    ] = ()  # indices of key features that only `rotate` reads
+    window_size: int | None = (
+        None  # attend only to keys with |d| < window_size; None: to all
+    )
     causal = True  # do not attend to later keys; `set_bidirectional` sets it to False
     combined_window_size: int | None = None  # of the combination that this is a part of
     supports_bidirectional = True  # whether an encoder can use the encoding
-    scales_queries = False  # whether `rotate` is only a factor of queries: combines with others
-    needs_head_dimension = False  # whether D = channels / heads counts: then no option `heads`
+    scales_queries = (
+        False  # whether `rotate` is only a factor of queries: combines with others
+    )
+    needs_head_dimension = (
+        False  # whether D = channels / heads counts: then no option `heads`
+    )
     changes_width = False  # whether `rotate` returns q and k of another width than D
-    rotates_heads_alike = False  # whether keys of `rotate` may have fewer heads than queries
+    rotates_heads_alike = (
+        False  # whether keys of `rotate` may have fewer heads than queries
+    )
     min_option_value = 1  # smallest value of integer options
     option_words: dict[str, tuple[str, ...]] = {}  # options that are words -> allowed words
     bias: Callable[..., Tensor] | None = None
@@ -112,7 +122,12 @@ class Encoding(nn.Module):
         return x
 
     def rotate(
-        self, q: Tensor, k: Tensor, pos: Tensor, q_features: tuple = (), k_features: tuple = ()
+        self,
+        q: Tensor,
+        k: Tensor,
+        pos: Tensor,
+        q_features: tuple = (),
+        k_features: tuple = (),
     ) -> tuple[Tensor, Tensor]:
         """Return q, k (B, H, T, D) at pos (T,), transformed; same dtypes.
 
@@ -120,7 +135,9 @@ class Encoding(nn.Module):
         """
         return q, k
 
-    def features(self, x: Tensor, pos: Tensor, previous: tuple | None = None) -> FeaturePair:
+    def features(
+        self, x: Tensor, pos: Tensor, previous: tuple | None = None
+    ) -> FeaturePair:
         """Return (query features, key features), tuples of x's dtype.
 
         Each is (B|1, H|1, T), or (B|1, H|1, T, N) for N numbers each.
@@ -411,7 +428,9 @@ class RoPE(Encoding):
     attention_factor = 1.0  # scale of queries and keys; YaRN changes it
     rotated_heads: int | None = None  # the first heads, which are rotated; None: all
 
-    def __init__(self, heads, channels, block_size, *, base: int = 10_000, percent: int = 100):
+    def __init__(
+        self, heads, channels, block_size, *, base: int = 10_000, percent: int = 100
+    ):
         super().__init__(heads, channels, block_size)
         self.base = base
         if percent > 100:
@@ -432,7 +451,9 @@ class RoPE(Encoding):
         if self.rotated_heads is not None:
             acts = torch.arange(q.size(1), device=q.device)[:, None] < self.rotated_heads
             sin, cos = torch.where(acts, sin, 0), torch.where(acts, cos, 1)  # (T, H, R/2)
-        if len(pos) == 1 and self.rotated_heads is None:  # half the operations for one token
+        if (
+            len(pos) == 1 and self.rotated_heads is None
+        ):  # half the operations for one token
             rotated = rotate_pairs(torch.cat([q, k], 1), sin, cos)
             return rotated.split([q.size(1), k.size(1)], 1)
         return rotate_pairs(q, sin, cos), rotate_pairs(k, sin, cos)

@@ -146,15 +146,23 @@ def download_shards(config: Config) -> None:
         "source": {"pretokenized": repository, **revision},
     }
     meta = shards.Meta(folder, description)
-    listed = [entry for record in meta.content["splits"].values() for entry in record["shards"]]
-    on_disk = {entry["file"]: entry for entry in listed if (folder / entry["file"]).exists()}
-    info = hub.find_dataset(repository, meta.content.get("revision") or config.revision, remedy)
+    listed = [
+        entry for record in meta.content["splits"].values() for entry in record["shards"]
+    ]
+    on_disk = {
+        entry["file"]: entry for entry in listed if (folder / entry["file"]).exists()
+    }
+    info = hub.find_dataset(
+        repository, meta.content.get("revision") or config.revision, remedy
+    )
     paths = {Path(file.rfilename).name: file.rfilename for file in info.siblings or []}
     matches = [match for match in map(SHARD_NAME.fullmatch, paths) if match]
     matches.sort(key=lambda match: (match["split"] != "val", int(match["index"])))
     wanted = matches[: max(config.shards or len(matches), len(listed))]
     if {match["split"] for match in wanted} != {"val", "train"}:
-        raise InputError(f"{repository} has no shards *_val_000000.bin and others: {remedy}")
+        raise InputError(
+            f"{repository} has no shards *_val_000000.bin and others: {remedy}"
+        )
     meta.content |= {"revision": info.sha, "splits": {}}
     for match in wanted:
         if entry := on_disk.get(match[0]):

@@ -50,7 +50,10 @@ class Config(tokenization.Settings):
 
 
 def main(argv=None):
-    positional = ("sources", "files and folders; default: the standard library's source code")
+    positional = (
+        "sources",
+        "files and folders; default: the standard library's source code",
+    )
     config = cli.parse(Config, argv, __doc__, positional=positional)
     if config.verify:
         if config.sources:
@@ -61,7 +64,9 @@ def main(argv=None):
         train_files = text_sources.find_files(config.sources, skip_reason, out)
     else:
         train_files = text_sources.standard_library_files()
-    val_files = text_sources.find_files([config.val], skip_reason, out) if config.val else []
+    val_files = (
+        text_sources.find_files([config.val], skip_reason, out) if config.val else []
+    )
     held_out = {path.resolve() for path in val_files}
     train_files = [path for path in train_files if path.resolve() not in held_out]
 
@@ -76,7 +81,9 @@ def main(argv=None):
         return split_documents(train_files, val_files, config)
 
     def training_texts():
-        return (text for split, pieces in documents() if split == "train" for text in pieces)
+        return (
+            text for split, pieces in documents() if split == "train" for text in pieces
+        )
 
     remedy = "pass more sources, pass some as --val, or use a lower --val_every"
     val_first = itertools.chain(split_documents([], val_files, config), documents())
@@ -152,7 +159,9 @@ def read_text(path: Path, start: int, stop: int):
                 text = rest + decoder.decode(block, is_last)
             except UnicodeDecodeError as error:
                 at = file.tell() - len(error.object) + error.start
-                raise InputError(f"{path} is not UTF-8 text at byte {at}: {CONVERT}") from None
+                raise InputError(
+                    f"{path} is not UTF-8 text at byte {at}: {CONVERT}"
+                ) from None
             cut = len(text) if is_last else text.rfind("\n") + 1 or len(text)
             rest = text[cut:]
             yield text[:cut]

@@ -26,7 +26,13 @@ from text_data import hub, shards, text_sources, tokenization
 
 HUB = "Salesforce/wikitext"
 # Names in files and on the hub -> the name of the split.
-SPLITS = {"train": "train", "valid": "val", "validation": "val", "val": "val", "test": "test"}
+SPLITS = {
+    "train": "train",
+    "valid": "val",
+    "validation": "val",
+    "val": "val",
+    "test": "test",
+}
 TITLE = re.compile(r"= (?!= )\S.* =")  # does not match a section, "= = Section = ="
 
 
@@ -111,7 +117,9 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
     for split, paths in files.items():
         if len({tuple(path.suffixes[-2:]) for path in paths}) > 1:
             names = " ".join(path.name for path in paths)
-            raise InputError(f"{folder}: several files for {split} ({names}): keep one of them")
+            raise InputError(
+                f"{folder}: several files for {split} ({names}): keep one of them"
+            )
     return files
 
 

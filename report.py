@@ -100,14 +100,19 @@ class Config:
 
 def main(argv=None):
     config = cli.parse(
-        Config, argv, __doc__, positional=("records", "JSON files of evaluations or benchmarks")
+        Config,
+        argv,
+        __doc__,
+        positional=("records", "JSON files of evaluations or benchmarks"),
     )
     if config.index + config.trend + config.all > 1:
         raise InputError("--index, --trend and --all are three reports: use one of them")
     if config.all:
         return reports.make_all(config.check)
     if not config.records:
-        example = "--index results --out_dir results" if config.index else "runs/*/eval_*.json"
+        example = (
+            "--index results --out_dir results" if config.index else "runs/*/eval_*.json"
+        )
         raise InputError(f"no records or folders given: python report.py {example}")
     out = Report(config.out_dir, config.verdicts)
     if config.index:
@@ -247,7 +252,10 @@ def report_lengths(
             continue
         if pairs := paper_tables.training_length_table(columns, speeds, matching):
             pairs.caption = f"{PERPLEXITY.caption(group)} {pairs.caption}"
-            verdicts, stem = judges.judge_training_lengths(trained, speeds), "training_lengths"
+            verdicts, stem = (
+                judges.judge_training_lengths(trained, speeds),
+                "training_lengths",
+            )
             out.add_section(f"{stem}{suffix}", pairs, None, verdicts, group)
 
 
@@ -260,7 +268,10 @@ def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> 
             table = tables.speed_table(benchmark, result, by_context=True)
             table.caption += f" {tables.describe_machine(record)}"
             compared = printed and paper_tables.paper_speeds(benchmark, result, printed)
-            verdicts, sizes = judges.judge_speed(benchmark, result), [{"size": result["model"]}]
+            verdicts, sizes = (
+                judges.judge_speed(benchmark, result),
+                [{"size": result["model"]}],
+            )
             out.add_section(stem, table, compared, verdicts, sizes)
             out.add_plot(stem, partial(figures.speeds, result))
 

@@ -43,7 +43,17 @@ from text_data.named_data import prepare_command
 from training import settings
 
 # Flags of train_gpt.py that the experiment sets.
-SET_HERE = {"pe", "seed", "data", "config", "out_dir", "init_from", "plugin", "dry_run", "list"}
+SET_HERE = {
+    "pe",
+    "seed",
+    "data",
+    "config",
+    "out_dir",
+    "init_from",
+    "plugin",
+    "dry_run",
+    "list",
+}
 # Flags of train_gpt.py that change no result: outputs stay in the same folder.
 NEUTRAL = {"logger", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
 # Learning rates that were best at small scale, where the config's was not.
@@ -152,7 +162,9 @@ class Config:
         if not (self.train or self.pretrained or self.commands):
             problems.append("nothing to run: pass --train, --pretrained or --commands")
         if self.fixed and self.block_size:
-            problems.append("--fixed trains at the configs' block_size: remove --block_size")
+            problems.append(
+                "--fixed trains at the configs' block_size: remove --block_size"
+            )
         for pe in self.encodings:
             if "," in pe and ":" not in pe:
                 problems.append(f"encodings {pe}: separate them by spaces")
@@ -168,13 +180,13 @@ def main(argv: list[str] | None = None) -> None:
     own = {*Config.__dataclass_fields__, "pe", "seed"}
     for name in settings.Config.__dataclass_fields__.keys() - own:
         if f"--{name}" in words[:end]:
-            raise InputError(f"--{name} is a flag of train_gpt.py: pass it at the end after --")
+            raise InputError(
+                f"--{name} is a flag of train_gpt.py: pass it at the end after --"
+            )
     config, flags = cli.parse(Config, words[:end], __doc__), words[end + 1 :]
     for name, _ in cli.split_flags(flags):
         if name in SET_HERE or name == "block_size" and not config.fixed:
-            remedy = (
-                "use --encodings, --seeds, --data, --block_size, --runs or --dry_run before --"
-            )
+            remedy = "use --encodings, --seeds, --data, --block_size, --runs or --dry_run before --"
             raise InputError(f"--{name} after -- belongs to the experiment: {remedy}")
     experiment = Experiment(config, flags)
     side_by_side = "all" if config.fixed and config.jobs == "auto" else config.jobs
@@ -218,13 +230,17 @@ class Experiment:
         paths = [str(plugin.path) for plugin in plugins.LOADED.values()]
         self.plugins = [word for path in paths for word in ("--plugin", path)]
         given = cli.split_flags(flags)
-        changes = ["".join([name, *values]) for name, values in given if name not in NEUTRAL]
+        changes = [
+            "".join([name, *values]) for name, values in given if name not in NEUTRAL
+        ]
         suffix = "-".join(changes).replace("/", "_")
         self.root = Path(config.runs) / suffix / ("" if config.fixed else config.scale)
         setting, _, values = (config.sweep or "").partition("=")
         self.swept = [[f"--{setting}", value] for value in values.split(",") if value]
         if config.sweep and not self.swept:
-            raise InputError(f"--sweep {config.sweep} has no values: use SETTING=VALUE,VALUE")
+            raise InputError(
+                f"--sweep {config.sweep} has no values: use SETTING=VALUE,VALUE"
+            )
         self.out = self.root / f"{config.name}{'-' if setting else ''}{setting}"
         text_scale = "smoke" if config.data == "stdlib" else config.scale
         self.vocab_size = SCALES[text_scale].vocab_size
@@ -253,7 +269,9 @@ class Experiment:
             run = self.out / "weights"
             words = ["import_pretrained.py", *shlex.split(config.pretrained)]
             self.add_run([*words, "--out_dir", str(run)], data.needs, run, data)
-        pairs = [(length, pe) for length in config.block_size or [0] for pe in self.encodings]
+        pairs = [
+            (length, pe) for length in config.block_size or [0] for pe in self.encodings
+        ]
         if config.paired:
             pairs = [*zip(config.block_size, self.encodings, strict=False)]
         for seed in config.seeds if name else []:
@@ -272,7 +290,9 @@ class Experiment:
         if pattern := self.format(self.config.paper or "", text=text):
             found = fnmatch.filter(paper.index(), pattern)
             if not found:
-                raise InputError(f"--paper {pattern} is not in results/paper: use a name there")
+                raise InputError(
+                    f"--paper {pattern} is not in results/paper: use a name there"
+                )
             words += ["--paper", found[0]]
         if self.config.scale == "smoke":
             words += ["--verdicts", "false"]
@@ -331,7 +351,9 @@ class Experiment:
                 words += ["--pe", other, *further]
                 self.add_training(words, [job], out.with_name(name), data)
 
-    def add_training(self, words: list[str], needs: list[Job], out: Path, data: Data) -> Job:
+    def add_training(
+        self, words: list[str], needs: list[Job], out: Path, data: Data
+    ) -> Job:
         words = ["train_gpt.py", *words, "--resume", *self.flags, *self.plugins]
         return self.add_run([*words, "--out_dir", str(out)], needs, out, data)
 
@@ -395,7 +417,9 @@ class Experiment:
             "scaled": Text(self.at_scale),
             "plugins": shlex.join(self.plugins),
             "shift": Text(lambda text: str(int(text) - int(math.log2(divisor)))),
-            "window": Text(lambda text: str(int(text) * (3 if divisor > 1 else 1) // divisor)),
+            "window": Text(
+                lambda text: str(int(text) * (3 if divisor > 1 else 1) // divisor)
+            ),
             "pes": shlex.join(self.encodings),
             "encodings": ",".join(self.encodings),
             "root": self.root,
@@ -403,15 +427,21 @@ class Experiment:
         try:
             return command.format(**fields)
         except (KeyError, IndexError) as error:
-            raise InputError(f"'{command}' has a wrong field ({error}): see --help") from None
+            raise InputError(
+                f"'{command}' has a wrong field ({error}): see --help"
+            ) from None
 
-    def add_command(self, command, needs, data: Data, runs: list[Job], **fields) -> list[Job]:
+    def add_command(
+        self, command, needs, data: Data, runs: list[Job], **fields
+    ) -> list[Job]:
         """Add one of --commands, and return what the run's next one needs."""
         folders = [str(job.run) for job in runs]
         first = folders[0] if folders else ""
         fields |= {"run": first, "first": first, "name": Path(first).name}
         fields |= {"data": data.folder, "out": self.out}
-        fields["runs"] = Text(lambda suffix: " ".join(folder + suffix for folder in folders))
+        fields["runs"] = Text(
+            lambda suffix: " ".join(folder + suffix for folder in folders)
+        )
         words = shlex.split(self.format(command, **fields))
         if not words:
             return needs
@@ -426,7 +456,9 @@ class Experiment:
         for words in [job.words for job in self.jobs if report in job.reports]:
             path, run = Path(words[-1]), words[2 if words[0] == "-m" else 1]
             is_file = path.suffix in (".json", ".png")
-            records.append(str(path.with_suffix(".json")) if is_file else f"{run}/eval_*.json")
+            records.append(
+                str(path.with_suffix(".json")) if is_file else f"{run}/eval_*.json"
+            )
         return [*dict.fromkeys(records)]
 
     def settings_of(self, job: Job) -> settings.Config:
@@ -438,7 +470,11 @@ class Experiment:
         for other in self.runs:
             if f"{other.run}/config.yaml" in flags:
                 position = flags.index("--config")
-                flags = [*self.training_flags(other), *flags[:position], *flags[position + 2 :]]
+                flags = [
+                    *self.training_flags(other),
+                    *flags[:position],
+                    *flags[position + 2 :],
+                ]
         return flags
 
 

@@ -53,7 +53,9 @@ def learning_rate(step: int, config: Config) -> float:
         left = (config.steps - step) / max(1, config.decay_fraction * config.steps)
         return config.min_lr + (config.lr - config.min_lr) * min(1.0, left)
     progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
-    return config.min_lr + (config.lr - config.min_lr) * (1 + math.cos(math.pi * progress)) / 2
+    return (
+        config.min_lr + (config.lr - config.min_lr) * (1 + math.cos(math.pi * progress)) / 2
+    )
 
 
 def main(argv=None):
@@ -90,13 +92,22 @@ class Trainer:
         if config.sample_every:
             from text_data.tokenizer import load_tokenizer
 
-            self.tokenizer = load_tokenizer(self.train_windows.shards.tokenizer, config.data)
+            self.tokenizer = load_tokenizer(
+                self.train_windows.shards.tokenizer, config.data
+            )
         self.init_steps, source = self.open_source(checkpoint)
         self.model = self.make_model(checkpoint, source)
-        options = config.lr, (config.beta1, config.beta2), config.weight_decay, config.optimizer
+        options = (
+            config.lr,
+            (config.beta1, config.beta2),
+            config.weight_decay,
+            config.optimizer,
+        )
         self.optimizer = make_optimizer(self.model, *options)
         # Of each parameter group, relative to lr.
-        self.rate_factors = [x["lr"] / (config.lr or 1) for x in self.optimizer.param_groups]
+        self.rate_factors = [
+            x["lr"] / (config.lr or 1) for x in self.optimizer.param_groups
+        ]
         self.scaler = make_grad_scaler(self.device, self.dtype)
         self.step, self.sampler_state = self.restore(checkpoint)
         del checkpoint, source  # as large as model and optimizer
@@ -109,7 +120,9 @@ class Trainer:
         self.accumulation_steps = per_rank // self.micro_batch
         self.parallel_model, self.no_sync = self.compile_and_wrap()
         windows = self.train_windows
-        self.metrics = metrics.StepMetrics(config, self.model, windows, self.dtype, processes)
+        self.metrics = metrics.StepMetrics(
+            config, self.model, windows, self.dtype, processes
+        )
         sampler = data_loader.Sampler(len(windows), config.seed, **self.sampler_state)
         sizes = (self.sequences_per_step, self.micro_batch, self.rank, self.world_size)
         batches = data_loader.micro_batches(windows, sampler, *sizes)
@@ -119,7 +132,9 @@ class Trainer:
         """Train to the last step, or until a signal arrives."""
         config, run = self.config, self.run
         if run.step >= config.steps:
-            state = f"{config.out_dir} is already trained: {self.step} of {config.steps} steps"
+            state = (
+                f"{config.out_dir} is already trained: {self.step} of {config.steps} steps"
+            )
             print(self.model.describe(), state, sep="\n")
             return
         self.start()
@@ -145,7 +160,9 @@ class Trainer:
                 self.metrics.steps.append(self.train_step())
                 is_stopped = self.processes.any(bool(received))
                 is_last = self.step == config.steps
-                should_save = is_stopped or is_last or self.step % config.checkpoint_every == 0
+                should_save = (
+                    is_stopped or is_last or self.step % config.checkpoint_every == 0
+                )
                 should_log = should_save or self.step % config.log_every == 0
                 if should_log:  # waits for the device
                     losses = self.metrics.reduce_losses(self.step, run, self.scaler)
@@ -167,7 +184,9 @@ class Trainer:
                     self.save_checkpoint()
                 bar.update()
         if is_stopped and not is_last:
-            print(f"stopped by a signal: step {self.step} is saved, use --resume to continue")
+            print(
+                f"stopped by a signal: step {self.step} is saved, use --resume to continue"
+            )
             if self.world_size > 1:
                 print("A traceback that follows is torchrun's, which ends by an exception.")
         if run.logger:
@@ -178,7 +197,9 @@ class Trainer:
     def train_step(self) -> metrics.Step:
         """Take one optimizer step, with gradient accumulation over micro-batches."""
         rate = learning_rate(self.step, self.config)
-        for group, factor in zip(self.optimizer.param_groups, self.rate_factors, strict=True):
+        for group, factor in zip(
+            self.optimizer.param_groups, self.rate_factors, strict=True
+        ):
             group["lr"] = rate * factor
         losses, data_seconds = [], 0.0
         for micro_step in range(self.accumulation_steps):
@@ -188,11 +209,15 @@ class Trainer:
             data_seconds += time.perf_counter() - start
             is_last = micro_step == self.accumulation_steps - 1
             losses.append(self.forward_backward_step(batch, is_last))
-        norm = optimizer_step(self.model, self.optimizer, self.scaler, self.config.grad_clip)
+        norm = optimizer_step(
+            self.model, self.optimizer, self.scaler, self.config.grad_clip
+        )
         self.step += 1
         return metrics.Step(losses, norm, data_seconds)
 
-    def forward_backward_step(self, batch: list[Tensor], is_last_micro_batch: bool) -> Tensor:
+    def forward_backward_step(
+        self, batch: list[Tensor], is_last_micro_batch: bool
+    ) -> Tensor:
         """Add a micro-batch's gradients to those of the step; return its loss ().
 
         batch: inputs and targets, (micro-batch, block_size) int64; an encoder's
@@ -206,7 +231,9 @@ class Trainer:
 
     def log_step(self, losses: Tensor) -> None:
         """Print and log loss, throughput and memory since the last log line."""
-        values = self.metrics.summarize(losses, lr=learning_rate(self.step - 1, self.config))
+        values = self.metrics.summarize(
+            losses, lr=learning_rate(self.step - 1, self.config)
+        )
         self.print_line(*metrics.step_columns(values, self.config.steps - self.step))
         self.processes.run_on_all_ranks(lambda: self.run.log("train", self.step, **values))
 
@@ -225,11 +252,15 @@ class Trainer:
                 inputs, *targets = [x.to(self.device) for x in batch]
                 rows = max(0, own_count - start)  # further ones are padding
                 with self.autocast:
-                    sums += metrics.validation_sums(self.model, windows, rows, inputs, *targets)
+                    sums += metrics.validation_sums(
+                        self.model, windows, rows, inputs, *targets
+                    )
         self.model.train()
         tokens = len(indices) * windows.targets_per_window
         sums = self.processes.sum(sums)
-        values, columns = metrics.validation_values(sums, tokens, windows, self.step, self.run)
+        values, columns = metrics.validation_values(
+            sums, tokens, windows, self.step, self.run
+        )
         self.print_line(*columns)
         self.processes.run_on_all_ranks(lambda: self.run.log("val", self.step, **values))
         if logger := self.run.logger:

@@ -33,7 +33,9 @@ def _forgetting_eager(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None) -
     attention.attend.
     """
     log_decay = bias_inputs.k_features[0]  # sums of log gates (B, H, T)
-    logits = (q @ k.mT * scale).float() + (log_decay[..., :, None] - log_decay[..., None, :])
+    logits = (q @ k.mT * scale).float() + (
+        log_decay[..., :, None] - log_decay[..., None, :]
+    )
     is_later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
     return logits.masked_fill(is_later, float("-inf")).softmax(-1).to(v.dtype) @ v
 
@@ -68,10 +70,17 @@ def make_transformers_model(config: GPTConfig, positions: int) -> Any:
     kind = "gpt2"
     if config.block == "llama":
         kind = "llama"
-        shape |= {"intermediate_size": config.n_inner, "num_key_value_heads": config.n_kv_head}
+        shape |= {
+            "intermediate_size": config.n_inner,
+            "num_key_value_heads": config.n_kv_head,
+        }
     elif config.pe == "rope":
         kind = "gpt_neox"
-        rotation = {"rope_type": "default", "rope_theta": 10_000, "partial_rotary_factor": 1.0}
+        rotation = {
+            "rope_type": "default",
+            "rope_theta": 10_000,
+            "partial_rotary_factor": 1.0,
+        }
         shape |= {"rope_parameters": rotation, "intermediate_size": 4 * config.n_embd}
         shape |= {"hidden_act": "gelu_new", "use_parallel_residual": False}
     return AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**shape))
@@ -81,7 +90,10 @@ class OtherNetwork(nn.Module):
     """A network of other authors with the interface of GPT; loss: as `forward`."""
 
     def __init__(
-        self, config: GPTConfig, network: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
+        self,
+        config: GPTConfig,
+        network: nn.Module,
+        loss: Callable[[Tensor, Tensor], Tensor],
     ):
         super().__init__()
         self.config, self.network, self.loss = config, network, loss

@@ -14,7 +14,14 @@ import attention
 import pe_spec
 from benchmarking import baselines
 from benchmarking.profiles import profile_round
-from benchmarking.setting import BASELINES, SEED, BenchmarkCase, Setting, ending, tensor_bytes
+from benchmarking.setting import (
+    BASELINES,
+    SEED,
+    BenchmarkCase,
+    Setting,
+    ending,
+    tensor_bytes,
+)
 from generation import sampling
 from kv_cache import Cache
 from model import GPT, GPTConfig, optimizer_step
@@ -53,7 +60,9 @@ def train_case(setting: Setting, model: GPT | baselines.OtherNetwork) -> Benchma
 
     def train():
         for _ in range(setting.steps):
-            train_step(model, optimizer, scaler, batch, setting.dtype, setting.micro_batches)
+            train_step(
+                model, optimizer, scaler, batch, setting.dtype, setting.micro_batches
+            )
 
     def measure(seconds: float):
         moments = [x for state in optimizer.state.values() for x in state.values()]
@@ -142,10 +151,14 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     sampling.prepare_generation(model, setting.dtype, setting.compile)
     prompt, new_tokens = generation_task(setting, model.config.vocab_size)
     # The first new token comes from reading the prompt, which is not timed.
-    options = sampling.SamplingConfig(new_tokens + 1, temperature=0, compile=setting.compile)
+    options = sampling.SamplingConfig(
+        new_tokens + 1, temperature=0, compile=setting.compile
+    )
 
     def prepare():
-        steps = sampling.generate(model, [prompt], options, -1, setting.device, setting.dtype)
+        steps = sampling.generate(
+            model, [prompt], options, -1, setting.device, setting.dtype
+        )
         next(steps)
         return lambda: collections.deque(steps, maxlen=0)
 

@@ -42,7 +42,9 @@ def generate(pe: str, setting: Setting) -> Pair:
     """
     cases = generation_cases(setting, pe)
     if not cases:
-        raise InputError(f"{pe} is limited to {GPTConfig.block_size} tokens: lower --context")
+        raise InputError(
+            f"{pe} is limited to {GPTConfig.block_size} tokens: lower --context"
+        )
     config = GPTConfig(size=setting.model, pe=pe, **setting.shape)
     prompt, new_tokens = generation_task(setting, config.vocab_size)
     torch.manual_seed(SEED)
@@ -57,7 +59,9 @@ def generate(pe: str, setting: Setting) -> Pair:
         known = torch.cat([tokens, output.logits[:, -1:].argmax(-1)], 1)
         options = {"max_new_tokens": new_tokens, "do_sample": False, "pad_token_id": 0}
         options |= {"attention_mask": torch.ones_like(known)}
-        return lambda: model.generate(known, past_key_values=output.past_key_values, **options)
+        return lambda: model.generate(
+            known, past_key_values=output.past_key_values, **options
+        )
 
     return cases[pe], BenchmarkCase(prepare, new_tokens)
 
@@ -105,7 +109,9 @@ def evaluate(pe: str, setting: Setting) -> Pair:
         return torch.stack(losses)
 
     flops = inputs.numel() * model.flops_per_token(length, stride) / 3 / total
-    return BenchmarkCase(lambda: ours, total, flops=flops), BenchmarkCase(lambda: recipe, total)
+    return BenchmarkCase(lambda: ours, total, flops=flops), BenchmarkCase(
+        lambda: recipe, total
+    )
 
 
 # What is compared, the encoding, with what, and the function that returns the pair.

@@ -57,7 +57,10 @@ def estimate_cost(config, vocab_size: int | None = None) -> Cost:
     config.sequences_per_step(1)  # raises InputError
     if Path(config.data).is_dir():
         windows = settings.make_windows(config, Shards(config.data, "train", "never"))
-        vocab_size, data = windows.padded_vocab_size, settings.describe_epochs(config, windows)
+        vocab_size, data = (
+            windows.padded_vocab_size,
+            settings.describe_epochs(config, windows),
+        )
     else:
         default = BYTES if config.data == settings.Config.data else GPTConfig.vocab_size
         vocab_size = vocab_size or default
@@ -106,14 +109,18 @@ def describe_costs(trainings: dict, jobs: list[Job], vocab_size: int | None) -> 
         if (folder := Path(flags["data"][0])).is_dir():
             tokens = min(tokens, Shards(folder, flags["split"][0], "never").total)
         lengths = cli.parse_lengths(flags["lengths"][0], trainings[trained].block_size)
-        forward = sum(model.flops_per_token(length) / 3 for length in lengths) / len(lengths)
+        forward = sum(model.flops_per_token(length) / 3 for length in lengths) / len(
+            lengths
+        )
         costs[job.name] = Cost(model, tokens * len(lengths), forward, [])
     machine, speed = machines()[0]
     width = max(10, len(machine))
     lines = [f"{'parameters':>13} {'tokens':>15} {'FLOPs':>8} {machine:>{width}}  job"]
     for name, cost in costs.items():
         time = describe_seconds(cost.flops / speed)
-        numbers = f"{cost.model.parameter_count():>13,} {cost.tokens:>15,} {cost.flops:>8.2g}"
+        numbers = (
+            f"{cost.model.parameter_count():>13,} {cost.tokens:>15,} {cost.flops:>8.2g}"
+        )
         lines.append(f"{numbers} {time:>{width}}  {name}")
     lines.append(
         f"total of {len(trainings)} trainings and {len(costs) - len(trainings)} evaluations:"

@@ -77,7 +77,9 @@ def profile_round(call: Callable[[], object], device: torch.device, seconds: flo
     groups = dict.fromkeys((*GROUPS, OTHER), 0.0)
     kernels = []
     for event in profiled.key_averages():
-        spent = (event.self_device_time_total if is_gpu else event.self_cpu_time_total) / 1000
+        spent = (
+            event.self_device_time_total if is_gpu else event.self_cpu_time_total
+        ) / 1000
         if event.device_type.name == kind and spent > 0:
             groups[kernel_group(event.key)] += spent
             kernels.append({"name": event.key[:200], "calls": event.count, "ms": spent})

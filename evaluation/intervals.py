@@ -53,7 +53,9 @@ class Interval:
         if self.high is None or self.high == mean or not 0 < mean < 1:
             return self
         width = (self.high - mean) / (mean * (1 - mean))
-        low, high = (1 / (1 + (1 / mean - 1) * math.exp(-shift)) for shift in (-width, width))
+        low, high = (
+            1 / (1 + (1 / mean - 1) * math.exp(-shift)) for shift in (-width, width)
+        )
         return replace(self, low=low, high=high)
 
     def _map(self, function) -> "Interval":
@@ -81,10 +83,14 @@ def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) ->
     if not np.isfinite(differences).all():
         return Interval(float(np.mean(differences)), seeds=len(pairs), paired=paired).exp()
     segments = None
-    if paired and all(first.get("tokens") == second.get("tokens") for first, second in pairs):
+    if paired and all(
+        first.get("tokens") == second.get("tokens") for first, second in pairs
+    ):
         segments = segment_losses([entry for pair in pairs for entry in pair])
     if segments is None:
-        losses = [(_loss_and_error(first), _loss_and_error(second)) for first, second in pairs]
+        losses = [
+            (_loss_and_error(first), _loss_and_error(second)) for first, second in pairs
+        ]
         return unpaired_difference(losses).exp()
     losses, widths = segments
     log_ratios = (losses[0::2] - losses[1::2]).mean(0)  # (segments,), mean over seeds
@@ -121,7 +127,9 @@ def _cumulative_losses(entry: dict) -> tuple[np.ndarray, np.ndarray]:
     curve = entry.get("by_position")
     if entry.get("windows") == 1 and curve and None not in curve["loss"]:
         last = entry["tokens"] - curve["width"] * (len(curve["loss"]) - 1)
-        if 0 < last <= curve["width"]:  # false for encoders, which predict some positions only
+        if (
+            0 < last <= curve["width"]
+        ):  # false for encoders, which predict some positions only
             losses = np.array(curve["loss"])
             tokens = np.append(np.full(len(losses) - 1, curve["width"]), last)
     sums = np.cumsum([[0, *tokens], [0, *(losses * tokens)]], axis=1) / max(tokens.sum(), 1)
@@ -154,7 +162,9 @@ def score_difference(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval
     if len(mean) < 2:
         return Interval(statistics.mean(differences), seeds=len(pairs))
     counts = draw_counts(len(mean))
-    return over_seeds(differences, _widened(differences, counts @ mean / len(mean), len(mean)))
+    return over_seeds(
+        differences, _widened(differences, counts @ mean / len(mean), len(mean))
+    )
 
 
 def unpaired_difference(
@@ -170,7 +180,9 @@ def unpaired_difference(
     return over_seeds(differences, (width, width), paired=False)
 
 
-def mean_interval(values: Sequence[float], errors: Sequence[float | None], n: int) -> Interval:
+def mean_interval(
+    values: Sequence[float], errors: Sequence[float | None], n: int
+) -> Interval:
     """Return the mean over seeds; an unknown error or n = 1: no interval."""
     known = [error for error in errors if error is not None]
     if n < 2 or len(known) < len(errors):

@@ -21,7 +21,14 @@ import attention
 import pe_spec
 import posenc
 from attention import BiasInputs
-from evaluation.measurement import Measurement, NotApplicable, check, compare, require, within
+from evaluation.measurement import (
+    Measurement,
+    NotApplicable,
+    check,
+    compare,
+    require,
+    within,
+)
 from triton_attention.bias import KINDS, bias_from_encoding
 
 B, H, T, C = 2, 4, 33, 24
@@ -145,10 +152,14 @@ def check_options(spec: str) -> None:
             words = cls.option_words.get(option.name, ())
             is_integer = option.default is None or type(option.default) is int
             is_valid = option.default in words if words else is_integer
-            require(is_valid, f"the default of the option {option.name} is {option.default!r}")
+            require(
+                is_valid, f"the default of the option {option.name} is {option.default!r}"
+            )
             for value in words or [option.default]:
                 if value is not None:
-                    pe_spec.build(f"{cls.names[0]}:{option.name}={value}", H, C, 64, layers=1)
+                    pe_spec.build(
+                        f"{cls.names[0]}:{option.name}={value}", H, C, 64, layers=1
+                    )
     for heads, width, block_size in ((2, 12, 16), (3, 24, 100), (12, 96, 64)):
         pe_spec.build(spec, heads, width, block_size, layers=2)
 
@@ -175,7 +186,9 @@ def check_shapes(spec: str) -> None:
         if hook == "embed":
             _check_shape(hook, result, [[B], [T], [C]])
         elif hook == "features":
-            for features, lengths in zip(result, ([1, T], [T]), strict=True):  # queries, keys
+            for features, lengths in zip(
+                result, ([1, T], [T]), strict=True
+            ):  # queries, keys
                 for feature in features:  # (B|1, H|1, T), or one dimension more
                     others = [[n] for n in feature.shape[3:4]]
                     _check_shape("a feature", feature, [[1, B], [1, H], lengths, *others])
@@ -189,7 +202,9 @@ def check_shapes(spec: str) -> None:
             _check_shape(hook, result, [[1, B], [1, H], [1, T], [1, T]])
 
 
-def _check_shape(what: str, x: Tensor, sizes: list, dtype: torch.dtype = torch.float32) -> None:
+def _check_shape(
+    what: str, x: Tensor, sizes: list, dtype: torch.dtype = torch.float32
+) -> None:
     """Raise CheckFailed for another dtype, or a size not in `sizes`."""
     fits = x.dim() == len(sizes) and all(map(operator.contains, sizes, x.shape))
     expected = ", ".join("|".join(map(str, each)) for each in sizes)
@@ -204,7 +219,10 @@ def _hook_calls(
     encoding, tokens: int = T, queries: int = T, device: str = "cpu"
 ) -> Iterator[tuple[str, tuple]]:
     """Yield names and arguments of hooks, for pairs of the last `queries`."""
-    pos, h = torch.arange(tokens, device=device), torch.arange(H, device=device)[:, None, None]
+    pos, h = (
+        torch.arange(tokens, device=device),
+        torch.arange(H, device=device)[:, None, None],
+    )
     x = torch.randn(B, tokens, C, device=device)
     q, k = torch.randn(2, B, H, tokens, C // H, device=device)
     yield "embed", (x, pos)
@@ -221,7 +239,10 @@ def _hook_calls(
         d = pos[-queries:, None] - pos
         logits = torch.randn(B, H, queries, tokens, device=device)
         bias = torch.randn(1, H, 1, 1, device=device)
-        yield "logits_transform", (logits, bias, q, k, 0.4, d, d >= 0, q_features, k_features)
+        yield (
+            "logits_transform",
+            (logits, bias, q, k, 0.4, d, d >= 0, q_features, k_features),
+        )
 
 
 def _tensors(values) -> list[Tensor]:
@@ -361,12 +382,18 @@ def check_gradients(spec: str, causal: bool) -> Iterator[Measurement]:
         if causal and isinstance(tensor, nn.Parameter):
             require(_has_gradient(loss, tensor, gradient), f"{name} has no gradient")
         gradient = torch.zeros_like(tensor) if gradient is None else gradient
-        error = min(difference_error(loss, [tensor], [gradient], step) for step in STEP_SIZES)
-        yield within(error, 1e-3, f"error of the gradient of {name} against finite differences")
+        error = min(
+            difference_error(loss, [tensor], [gradient], step) for step in STEP_SIZES
+        )
+        yield within(
+            error, 1e-3, f"error of the gradient of {name} against finite differences"
+        )
 
 
 @torch.no_grad()
-def _has_gradient(loss: Callable[[], Tensor], parameter: Tensor, grad: Tensor | None) -> bool:
+def _has_gradient(
+    loss: Callable[[], Tensor], parameter: Tensor, grad: Tensor | None
+) -> bool:
     """Return whether there is one, or the loss does not depend on the parameter."""
     if grad is None or grad.any():
         return grad is not None
@@ -421,7 +448,9 @@ def check_finite(spec: str) -> None:
     encoding.clamp_parameters_()
     for name, parameter in encoding.named_parameters():
         is_kept = parameter is parameters[name]
-        require(is_kept, f"clamp_parameters_ replaces {name}: the optimizer keeps the old one")
+        require(
+            is_kept, f"clamp_parameters_ replaces {name}: the optimizer keeps the old one"
+        )
         if parameter.grad is not None:
             _require_finite(parameter.grad, f"the gradient of {name}")
     for value in (-1.0, 3.0):
@@ -451,7 +480,10 @@ def check_rotation_in_bfloat16(spec: str) -> Iterator[Measurement]:
     features = encoding.features(torch.randn(1, T, C), pos)
     exact = encoding.rotate(q.float(), k.float(), pos, *features)
     for ours, theirs in zip(encoding.rotate(q, k, pos, *features), exact, strict=True):
-        ours, theirs = ours.double(), theirs.double()  # of xpos, squares overflow in float32
+        ours, theirs = (
+            ours.double(),
+            theirs.double(),
+        )  # of xpos, squares overflow in float32
         error = ((ours - theirs).norm() / theirs.norm()).item()
         yield within(error, 0.01, f"relative error at {last:,} tokens")
 
@@ -468,7 +500,9 @@ def attention_case(spec: str, causal: bool) -> tuple[Any, Tensor, Tensor]:
 
 
 @check("attention paths", causal=(True, False), queries=(1, 7, 50), backward=(True, False))
-def check_paths(spec: str, causal: bool, queries: int, backward: bool) -> Iterator[Measurement]:
+def check_paths(
+    spec: str, causal: bool, queries: int, backward: bool
+) -> Iterator[Measurement]:
     """Compare all paths with one matrix of all pairs; also gradients of k, v.
 
     Usual cause: a bias depends on T or S: use pos and d. Factors differ from
@@ -492,7 +526,9 @@ def check_paths(spec: str, causal: bool, queries: int, backward: bool) -> Iterat
             if backward:
                 grads = torch.autograd.grad(ours.sin().sum(), (k, v))
                 for pair in zip(grads, references, strict=True):
-                    yield compare(*pair, 1e-5, 1e-7, f"error of gradients of the {path} path")
+                    yield compare(
+                        *pair, 1e-5, 1e-7, f"error of gradients of the {path} path"
+                    )
 
 
 def _check_later_keys(bias: Tensor) -> None:
@@ -524,13 +560,19 @@ def check_padding(spec: str, gradients: bool) -> Iterator[Measurement]:
         for path, padded in outputs(qkv[0], qkv[1], qkv[2], bias_inputs, mask_spec):
             _require_finite(padded, "the output of a padded batch")
             for row, length in enumerate(lengths):
-                features = encoding.features(x[row : row + 1, :length], torch.arange(length))
+                features = encoding.features(
+                    x[row : row + 1, :length], torch.arange(length)
+                )
                 q, k, v = qkv[:, row : row + 1, :, :length]
                 alone = attention.dense(q, k, v, BiasInputs(encoding, *features), 0.4)
                 ours = padded[row : row + 1, :, :length]
-                yield compare(ours, alone, 1e-5, 1e-7, f"error of a padded text, {path} path")
+                yield compare(
+                    ours, alone, 1e-5, 1e-7, f"error of a padded text, {path} path"
+                )
             if gradients:
                 (grad,) = torch.autograd.grad(padded[0, :, :23].sin().sum(), qkv)
                 masked = not grad[:, 0, :, 23:].any() and not grad[:, 1].any()
                 require(masked, "padding receives gradients")
-                require(grad[:, 0, :, :23].abs().sum().item() > 0, "no token has a gradient")
+                require(
+                    grad[:, 0, :, :23].abs().sum().item() > 0, "no token has a gradient"
+                )

@@ -14,7 +14,14 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import model as gpt
 from evaluation import layer_checks
 from evaluation.layer_checks import all_pairs, difference_error, small_chunks
-from evaluation.measurement import Measurement, NotApplicable, check, compare, require, within
+from evaluation.measurement import (
+    Measurement,
+    NotApplicable,
+    check,
+    compare,
+    require,
+    within,
+)
 from kv_cache import Cache
 from model import GPT, GPTConfig, optimizer_step
 from pe_spec import Composition, layer_specs
@@ -76,7 +83,9 @@ def check_causality(spec: str, path: str) -> Iterator[Measurement]:
     changed = tokens.clone()
     changed[:, 17:] = (changed[:, 17:] + 1) % V
     before, after = model(tokens), model(changed)
-    yield compare(after[:, :17], before[:, :17], 1e-5, what="change of logits by a later token")
+    yield compare(
+        after[:, :17], before[:, :17], 1e-5, what="change of logits by a later token"
+    )
     for length in (1, 2, 20):
         what = f"change of the logits of {length} tokens if later ones follow"
         yield compare(model(tokens[:, :length]), before[:, :length], 1e-5, 1e-4, what)
@@ -107,7 +116,9 @@ def check_order(spec: str) -> None:
     tokens = torch.arange(20)[None]
     reversed_tokens = torch.cat([tokens[:, :-1].flip(1), tokens[:, -1:]], 1)
     change = (model(tokens)[:, -1] - model(reversed_tokens)[:, -1]).abs().max().item()
-    require(change >= 1e-2, f"the order of the tokens changes the logits by {change:.2g} only")
+    require(
+        change >= 1e-2, f"the order of the tokens changes the logits by {change:.2g} only"
+    )
 
 
 # KV cache
@@ -124,7 +135,9 @@ def check_cache(spec: str, path: str) -> Iterator[Measurement]:
     expected = model(tokens)
     for chunk in CHUNKS:
         cached = read_in_chunks(model, tokens, chunk, capacity=100)
-        yield compare(cached, expected, 1e-4, what=f"error through a cache, chunks of {chunk}")
+        yield compare(
+            cached, expected, 1e-4, what=f"error through a cache, chunks of {chunk}"
+        )
 
 
 @check("KV cache of a window", window=(1, 9, 200))
@@ -141,7 +154,9 @@ def check_cache_window(spec: str, window: int) -> Iterator[Measurement]:
     with mock.patch.object(gpt, "CACHE_CHUNK", 16), small_chunks():
         ours = model.losses(tokens, tokens, cache_window=window)
         last = model.losses(tokens, tokens[:, -20:], cache_window=window)
-    compare(last, ours[:, -20:], 1e-5, 1.3e-6, "error if only the last 20 tokens have targets")
+    compare(
+        last, ours[:, -20:], 1e-5, 1.3e-6, "error if only the last 20 tokens have targets"
+    )
     with mock.patch("attention.attend", plain), torch.no_grad():
         expected = F.cross_entropy(model(tokens).mT, tokens, reduction="none")
     yield compare(ours, expected, 1e-4, 1e-4, f"error of losses, cache of {window} tokens")
@@ -233,7 +248,9 @@ def check_float64(spec: str, causal: bool) -> Iterator[Measurement]:
         rounded = model(tokens)
         model.double()
         exact = model(tokens)
-    require(exact.dtype == torch.float64, f"the logits of a float64 model are {exact.dtype}")
+    require(
+        exact.dtype == torch.float64, f"the logits of a float64 model are {exact.dtype}"
+    )
     yield compare(rounded, exact, 1e-4, 1e-4, "error of logits in float32")
     if causal:
         cached = read_in_chunks(model, tokens, 7, capacity=30)
@@ -291,4 +308,6 @@ def check_training(spec: str) -> Iterator[Measurement]:
         loss.backward()
         optimizer_step(model, optimizer, scaler)
         losses.append(loss.item())
-    yield within(losses[-1] / losses[0], 0.85, "the loss after 19 steps over that of the first")
+    yield within(
+        losses[-1] / losses[0], 0.85, "the loss after 19 steps over that of the first"
+    )

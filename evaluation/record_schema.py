@@ -51,7 +51,9 @@ DATA = fields(SPLIT | {"tokenizer": Text})
 HEADER = fields(MODEL | {"data": fields(SPLIT)})  # what every evaluation writes
 
 
-def _by_length(entry: dict, protocol: dict | None = None, data: Any = DATA, **others) -> Any:
+def _by_length(
+    entry: dict, protocol: dict | None = None, data: Any = DATA, **others
+) -> Any:
     """Return the schema of results by length; null: it is not supported."""
     types = {**MODEL, "data": data, **others}
     types["lengths"] = not_empty(dict[LengthKey, nullable(fields(entry))])
@@ -195,9 +197,13 @@ def read_json_values(path: str | Path, remedy: str, schema=None) -> dict[str, An
     found = {f"{file}, line {n}": value for n, value in enumerate(read_json_lines(file), 1)}
     if separator:
         named = {source: x for source, x in found.items() if isinstance(x, dict)}
-        found = {source: x for source, x in named.items() if x.get("run", x.get("pe")) == name}
+        found = {
+            source: x for source, x in named.items() if x.get("run", x.get("pe")) == name
+        }
     if not found:
-        raise InputError(f"{path} has no records{f' of {name}' if separator else ''}: {remedy}")
+        raise InputError(
+            f"{path} has no records{f' of {name}' if separator else ''}: {remedy}"
+        )
     for source, value in found.items():
         if schema and (problem := find_mismatch(value, schema)):
             raise InputError(f"{source}: {problem}: {remedy}")
@@ -214,7 +220,9 @@ def read_records(paths: Sequence[str | Path], remedy: str) -> dict[str, dict]:
     for path in paths:
         try:
             if Path(path).is_dir():
-                raise InputError(f"{path} is a folder: pass its records, {path}/eval_*.json")
+                raise InputError(
+                    f"{path} is a folder: pass its records, {path}/eval_*.json"
+                )
             for source, record in read_json_values(path, remedy).items():
                 check_record(source, record, remedy)
                 records[source] = record

@@ -25,7 +25,12 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import devices, distributed
-from runtime.checkpoints import load_checkpoint, load_model, trained_steps, training_settings
+from runtime.checkpoints import (
+    load_checkpoint,
+    load_model,
+    trained_steps,
+    training_settings,
+)
 from runtime.files import locked, run_folder_of, write_json
 from runtime.schema import find_mismatch
 
@@ -202,7 +207,9 @@ def _evaluate(loaded: LoadedRun, plan: Plan, path: Path) -> dict:
         return plan.measure(loaded, length)
 
     used = loaded.device, loaded.processes
-    return update_record(loaded.path, path, identity, plan.lengths, measure, *used)["lengths"]
+    return update_record(loaded.path, path, identity, plan.lengths, measure, *used)[
+        "lengths"
+    ]
 
 
 def spaced_windows(
@@ -228,7 +235,9 @@ def print_table(results: dict[str, dict], value: str) -> None:
     print(f"\n{value:{width}}", *(f"{length:>10,}" for length in lengths))
     for name, entries in results.items():
         found = (entries.get(str(length)) for length in lengths)
-        print(f"{name:{width}}", *(f"{x[value]:10,.2f}" if x else f"{'—':>10}" for x in found))
+        print(
+            f"{name:{width}}", *(f"{x[value]:10,.2f}" if x else f"{'—':>10}" for x in found)
+        )
 
 
 # Records
@@ -239,7 +248,9 @@ def make_header(run: str | Path, identity: dict) -> dict:
     folder = Path(run).absolute()
     header = {"run": folder.name, "folder": folder.parent.name, **identity}
     if problem := find_mismatch(header, record_schema.HEADER):
-        raise InputError(f"record of {run}: {problem}: rename the run, the data or the split")
+        raise InputError(
+            f"record of {run}: {problem}: rename the run, the data or the split"
+        )
     return header
 
 
@@ -261,7 +272,9 @@ def existing_record(path: Path, identity: dict) -> dict:
     record = record_schema.read_record(path, "rename it or remove it")
     for key, name in (("data", "text"), ("protocol", "protocol")):
         if key in record and record[key] != identity.get(key):
-            raise InputError(f"{path} is a record of another {name}: rename it or remove it")
+            raise InputError(
+                f"{path} is a record of another {name}: rename it or remove it"
+            )
     same = all(record.get(key) == value for key, value in identity.items())
     return record if same else {}
 

@@ -45,7 +45,9 @@ class Block(nn.Module):
         bias_inputs = attention.BiasInputs(encoding, q_features, tuple(k_features))
         mask_spec = attention.make_mask_spec(encoding)
         path = attention.select_path(path, q, k, bias_inputs, mask_spec)
-        y = attention.attend(q, k, v, bias_inputs, (WIDTH // HEADS) ** -0.5, path, mask_spec)
+        y = attention.attend(
+            q, k, v, bias_inputs, (WIDTH // HEADS) ** -0.5, path, mask_spec
+        )
         x = x + self.out(y.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, C)
         return x + self.down(F.gelu(self.up(self.norm_2(x))))
 

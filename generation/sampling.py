@@ -95,7 +95,9 @@ def generate(
         yield new_tokens
 
 
-def _next_logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | None) -> Tensor:
+def _next_logits(
+    model: GPT, tokens: Tensor, cache: Cache, decode: Callable | None
+) -> Tensor:
     """Read tokens (B, T) into the cache; return the next logits (B, V)."""
     if decode is not None and cache.length > 0:
         if cache.position is None:
@@ -106,7 +108,9 @@ def _next_logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | No
     return last @ model.output_embeddings.T
 
 
-def sample_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator) -> Tensor:
+def sample_token(
+    logits: Tensor, config: SamplingConfig, generator: torch.Generator
+) -> Tensor:
     """Return one token per row of logits (B, V) float32: (B,) int64.
 
     Temperature applies first, then top_k, then top_p to what top_k leaves.
@@ -179,5 +183,10 @@ def prepare_generation(model: GPT, dtype: torch.dtype, compile: bool = False) ->
         by_columns = module.weight.device.type == "cpu" and dtype == torch.float32
         if by_columns and rows >= columns:
             module.weight.data = module.weight.data.T.contiguous().T
-        if name and isinstance(module, nn.Linear) and not compile and can_pack(module.weight):
+        if (
+            name
+            and isinstance(module, nn.Linear)
+            and not compile
+            and can_pack(module.weight)
+        ):
             model.h.set_submodule(name, PackedLinear(module))

@@ -143,7 +143,9 @@ def write_modules(folder: Path, exported: list[Plugin]) -> None:
         sources[plugin.module] = importlib.util.decode_source(plugin.source)
     # transformers copies the files of lines "from .x import y"; plugins register encodings.
     for name in modules[1:]:
-        sources[MODULES[0]] += f"from .{flat_name(name)} import __name__ as _  # noqa: E402\n"
+        sources[MODULES[0]] += (
+            f"from .{flat_name(name)} import __name__ as _  # noqa: E402\n"
+        )
     for module, source in sources.items():
         text = flatten_imports(source, modules)
         (folder / f"{flat_name(module)}.py").write_text(text, encoding="utf-8")

@@ -91,7 +91,9 @@ class PosencPreTrained(PreTrainedModel):
             check_weights(pretrained_model_name_or_path, kwargs)
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
-    def save_pretrained(self, save_directory, is_main_process: bool = True, *args, **kwargs):
+    def save_pretrained(
+        self, save_directory, is_main_process: bool = True, *args, **kwargs
+    ):
         """Save a model, then add the weights' SHA-256 to config.json.
 
         With push_to_hub, transformers uploads the files without it.
@@ -118,7 +120,9 @@ class PosencPreTrained(PreTrainedModel):
 
     def _apply(self, fn, recurse: bool = True):
         """Apply a conversion, as `.to`; encodings and norms keep float32."""
-        norms = [x for x in self.model.modules() if isinstance(x, nn.LayerNorm | nn.RMSNorm)]
+        norms = [
+            x for x in self.model.modules() if isinstance(x, nn.LayerNorm | nn.RMSNorm)
+        ]
         kept = set()
         for module in (self.model.posenc, *norms):
             for tensor in (*module.parameters(), *module.buffers()):
@@ -143,7 +147,9 @@ class PosencPreTrained(PreTrainedModel):
     def autocast(self, device: torch.device):
         """Return autocast to the embedding's dtype, a null context for float32."""
         dtype = self.model.wte.weight.dtype
-        return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
+        return (
+            nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
+        )
 
     def encode(
         self,
@@ -164,7 +170,9 @@ class PosencPreTrained(PreTrainedModel):
         only the model's own. output_hidden_states: add the inputs of all blocks
         and the result, each (B, T, C). Raises ValueError for other inputs.
         """
-        if output_attentions or (output_attentions is None and self.config.output_attentions):
+        if output_attentions or (
+            output_attentions is None and self.config.output_attentions
+        ):
             raise ValueError(
                 "output_attentions is not supported, because fused attention keeps no weights: "
                 "leave it out"
@@ -181,7 +189,11 @@ class PosencPreTrained(PreTrainedModel):
         if x.size(1) == 0:  # empty texts: their mean over tokens is 0
             empty = x if input_ids is None else self.model.wte(x.long())
             return BaseModelOutputWithPast(empty.float(), past_key_values)
-        if attention_mask is not None and cache is None and attention_mask.shape != x.shape[:2]:
+        if (
+            attention_mask is not None
+            and cache is None
+            and attention_mask.shape != x.shape[:2]
+        ):
             raise ValueError(
                 f"attention_mask has the shape {tuple(attention_mask.shape)} for texts of "
                 f"{tuple(x.shape[:2])}: pass whole texts and their mask"
@@ -202,7 +214,11 @@ class PosencPreTrained(PreTrainedModel):
         def record(_, arguments):
             states.append(arguments[0])
 
-        with self.autocast(x.device), torch.set_grad_enabled(needs_grad), ExitStack() as hooks:
+        with (
+            self.autocast(x.device),
+            torch.set_grad_enabled(needs_grad),
+            ExitStack() as hooks,
+        ):
             for block in self.model.h if output_hidden_states else ():
                 hooks.callback(block.register_forward_pre_hook(record).remove)
             states.append(self.model.hidden(x, cache, lengths))
@@ -297,7 +313,9 @@ def check_weights(name_or_path: str | Path, arguments: dict) -> None:
         return  # transformers reports a missing config.json
     hashes = config.get("weights_sha256") or {}
     if not isinstance(hashes, dict) or any(Path(name).name != name for name in hashes):
-        raise OSError(f"weights_sha256 in {name_or_path}/config.json is corrupt: export again")
+        raise OSError(
+            f"weights_sha256 in {name_or_path}/config.json is corrupt: export again"
+        )
     for name, sha256 in hashes.items():
         try:
             path = cached_file(name_or_path, name, **location)
@@ -355,7 +373,9 @@ def check_positions(
         mask = attention_mask.long()
     is_row = position_ids.shape in (mask.shape, (1, mask.size(1)), (mask.size(1),))
     if not is_row or ((position_ids - start - mask.cumsum(1) + 1) * mask).any():
-        raise ValueError("position_ids other than 0, 1, 2, … are not supported: leave them out")
+        raise ValueError(
+            "position_ids other than 0, 1, 2, … are not supported: leave them out"
+        )
 
 
 class CacheAdapter(Cache):
@@ -367,7 +387,9 @@ class CacheAdapter(Cache):
     def __init__(self, cache, model: GPT):
         super().__init__(model)
         if not model.config.causal:
-            raise ValueError("an encoder has no cache: leave out past_key_values and use_cache")
+            raise ValueError(
+                "an encoder has no cache: leave out past_key_values and use_cache"
+            )
         kinds = {type(layer) for layer in getattr(cache, "layers", ())}
         kinds |= {getattr(cache, "layer_class_to_replicate", None) or DynamicLayer}
         if type(cache) is not DynamicCache or kinds != {DynamicLayer} or cache.offloading:

@@ -93,7 +93,9 @@ def load_pretrained(
     return model, revision, folder
 
 
-def tokenizer_of(name: str, folder: Path | None, model: GPT) -> tuple[str, dict[str, bytes]]:
+def tokenizer_of(
+    name: str, folder: Path | None, model: GPT
+) -> tuple[str, dict[str, bytes]]:
     """Return name and files (GPT-2: none) of a model's tokenizer.
 
     Raises InputError if there is none, or if it has more tokens than the model.
@@ -101,7 +103,9 @@ def tokenizer_of(name: str, folder: Path | None, model: GPT) -> tuple[str, dict[
     found, vocab_size, files = "gpt2", GPT2_VOCABULARY, {}
     if folder and model.config.block != "gpt2":
         if not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
-            raise InputError(f"{name} has no tokenizer.json: copy it from the model's source")
+            raise InputError(
+                f"{name} has no tokenizer.json: copy it from the model's source"
+            )
         tokenizer = make_tokenizer(f"hf:{name}", tuple)
         found, vocab_size, files = tokenizer.name, tokenizer.vocab_size, tokenizer.files
     if model.config.vocab_size < vocab_size:
@@ -144,7 +148,9 @@ def _open_weights(name: str, folder: Path) -> dict:
         try:
             file = safe_open(path, "pt")
         except (OSError, SafetensorError) as error:
-            raise InputError(f"{path} is corrupt ({_one_line(error)}): copy it again") from None
+            raise InputError(
+                f"{path} is corrupt ({_one_line(error)}): copy it again"
+            ) from None
         keys = file.keys()
         source |= {re.sub(r"^(model|transformer)\.", "", key): (file, key) for key in keys}
     return source
@@ -162,7 +168,9 @@ def _read_weights(name: str, model: GPT, source: dict) -> dict:
             raise InputError(f"'{name}' {verb} weights ({listed}): name another model")
     weights = {}
     for ours, parts in names.items():
-        tensors = [file.get_tensor(key) for file, key in (source[theirs] for theirs in parts)]
+        tensors = [
+            file.get_tensor(key) for file, key in (source[theirs] for theirs in parts)
+        ]
         weights[ours] = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
         if block == "gpt2" and ours.endswith(TRANSPOSED):
             weights[ours] = weights[ours].T.contiguous()
@@ -228,7 +236,9 @@ def save_original(model: GPT, config: dict, dtype: torch.dtype, folder: Path) ->
     save_torch_state_dict(weights, folder)
     config = config | {"dtype": str(dtype).removeprefix("torch.")}
     config.pop("torch_dtype", None)  # the older name
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (folder / "config.json").write_text(
+        json.dumps(config, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 def _original_weights(model: GPT) -> dict[str, Tensor]:

@@ -60,7 +60,9 @@ def settings_of(name: str, content: dict) -> dict:
 
     kind = content.get("model_type")
     if kind not in MODELS:
-        raise InputError(f"'{name}' is a model of type {kind}: use one of {', '.join(MODELS)}")
+        raise InputError(
+            f"'{name}' is a model of type {kind}: use one of {', '.join(MODELS)}"
+        )
     try:
         config = CONFIG_MAPPING[kind].from_dict(content)
     except Exception as error:  # of the many checks of transformers
@@ -88,7 +90,9 @@ def _encodings(name: str, config) -> list[str]:
     rotated = getattr(config, "no_rope_layers", None) or [1] * layers  # 1: has RoPE
     encodings = [rope if is_rotated else "nope" for is_rotated in rotated]
     return [
-        f"window:w={window}+{encoding}" if window and kind == "sliding_attention" else encoding
+        f"window:w={window}+{encoding}"
+        if window and kind == "sliding_attention"
+        else encoding
         for encoding, kind in zip(encodings, kinds, strict=True)
     ]
 
@@ -103,7 +107,10 @@ def _rope(name: str, parameters: dict) -> str:
     for key, value in parameters.items():
         if key in ROPE_OPTIONS and value == int(value):
             options.append(f"{ROPE_OPTIONS[key]}={int(value)}")
-        elif key not in ("type", "rope_type") and value not in (None, ROPE_CONSTANTS.get(key)):
+        elif key not in ("type", "rope_type") and value not in (
+            None,
+            ROPE_CONSTANTS.get(key),
+        ):
             raise InputError(
                 f"'{name}' has {key} {value} among its rope_parameters, which is not supported: "
                 "name another model"
@@ -117,5 +124,7 @@ def _join_layers(layers: list[str]) -> str:
     period = next(n for n in range(1, count + 1) if layers[: count - n] == layers[n:])
     if period == 1:
         return layers[0]
-    groups = [(spec, len(list(group))) for spec, group in itertools.groupby(layers[:period])]
+    groups = [
+        (spec, len(list(group))) for spec, group in itertools.groupby(layers[:period])
+    ]
     return "_".join(f"{spec}@{length}" for spec, length in groups)

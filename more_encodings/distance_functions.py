@@ -48,7 +48,9 @@ class FIRE(Encoding):
     is_elementwise = False
     features = DistanceBias.features
 
-    def __init__(self, heads, channels, block_size, *, width: int = 32, threshold: int = 512):
+    def __init__(
+        self, heads, channels, block_size, *, width: int = 32, threshold: int = 512
+    ):
         super().__init__(heads, channels, block_size)
         self.threshold = threshold
         self.c = nn.Parameter(torch.tensor(0.1))
@@ -92,7 +94,9 @@ class FIRE(Encoding):
         """
         count = 1 << len(self.w1).bit_length()
         with torch.no_grad():
-            breakpoints, order = torch.where(self.w1 == 0, torch.inf, -self.b1 / self.w1).sort()
+            breakpoints, order = torch.where(
+                self.w1 == 0, torch.inf, -self.b1 / self.w1
+            ).sort()
             rank = order.argsort()  # of each unit's breakpoint
             piece = torch.arange(count, device=rank.device)[:, None]
             active = torch.where(self.w1 > 0, piece > rank, piece <= rank)  # (K, width)

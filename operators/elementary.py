@@ -4,7 +4,9 @@ import torch
 from torch import Tensor
 
 
-def sin_cos(angle: Tensor, radius: float = 1.0, dtype=torch.float32) -> tuple[Tensor, Tensor]:
+def sin_cos(
+    angle: Tensor, radius: float = 1.0, dtype=torch.float32
+) -> tuple[Tensor, Tensor]:
     """Return radius times sines, cosines of angles (..., T, N) float64.
 
     No gradients. torch.compile would compute float64 per head and sequence.

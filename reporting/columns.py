@@ -17,7 +17,12 @@ from runtime import cli
 from runtime.schema import MAY_CHANGE_ON_RESUME, RECORD_DEFAULTS
 
 from errors import InputError
-from reporting.formatting import escape_markdown, join_numbers, number_range, standard_deviation
+from reporting.formatting import (
+    escape_markdown,
+    join_numbers,
+    number_range,
+    standard_deviation,
+)
 
 # Order of columns in the CABLE paper. Other encodings follow by name.
 PAPER_ORDER = (
@@ -60,7 +65,9 @@ class Column:
 
     def lengths(self) -> list[int]:
         """Return the lengths of all records, ascending."""
-        return sorted({int(length) for record in self.records for length in record["lengths"]})
+        return sorted(
+            {int(length) for record in self.records for length in record["lengths"]}
+        )
 
     def values(self, length: float) -> list[float]:
         """Return one value per seed; [] if any has none, so that means agree."""
@@ -100,7 +107,10 @@ def entry_pairs(
 
     Columns without a shared seed are paired in order.
     """
-    ours, theirs = first.entries_by_seed(first_length), second.entries_by_seed(second_length)
+    ours, theirs = (
+        first.entries_by_seed(first_length),
+        second.entries_by_seed(second_length),
+    )
     shared = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
     return shared or [*zip(ours.values(), theirs.values(), strict=False)]
 
@@ -123,7 +133,10 @@ def make_columns(records: list[dict], key: str, may_differ: Names = ()) -> list[
     runs = Counter(record.get("run") for record in records)
     columns = []
     for label, suffix, group in zip(labels, suffixes, groups, strict=True):
-        pe, has_seeds = group[0]["pe"], len({each.get("seed") for each in group}) == len(group)
+        pe, has_seeds = (
+            group[0]["pe"],
+            len({each.get("seed") for each in group}) == len(group),
+        )
         if has_seeds and labels.count(label) == 1:
             columns.append(Column(label, pe, group, key, may_differ))
             continue
@@ -151,7 +164,9 @@ def _label_suffix(record: dict, records: list[dict]) -> str:
 def setup_of(record: dict) -> tuple:
     """Return what a column's seeds share: encoding, LABELS and recipe (JSON)."""
     recipe = {name: record.get(name) for name in RECIPE_KEYS}
-    recipe["plugins"] = sorted((record.get("plugin") or {}).values())  # SHA-256 of the files
+    recipe["plugins"] = sorted(
+        (record.get("plugin") or {}).values()
+    )  # SHA-256 of the files
     labels = (record.get(name) for name in LABELS)
     return (record["pe"], *labels, json.dumps(recipe, sort_keys=True))
 
@@ -181,7 +196,9 @@ def training_of(record: dict) -> dict:
 def read_may_differ(text: str, records: Collection[dict]) -> Names:
     """Return the settings of --may_differ; InputError for one of no record."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
-    recorded = {name for each in records if each.get("settings") for name in training_of(each)}
+    recorded = {
+        name for each in records if each.get("settings") for name in training_of(each)
+    }
     known = recorded | MAY_CHANGE_ON_RESUME  # records lack these, which change no result
     if unknown := [name for name in names if recorded and name not in known]:
         problems = [cli.unknown(f"--may_differ {name}", name, known) for name in unknown]
@@ -198,7 +215,9 @@ def describe_differences(
     """
     first = [column.records[0] for column in columns]
     models = _group(first, lambda each: by_model and (each.get("size"), each["block_size"]))
-    names = sorted({name for group in models.values() for name in differing_settings(group)})
+    names = sorted(
+        {name for group in models.values() for name in differing_settings(group)}
+    )
     wrong = [_describe_setting(name, columns) for name in names if name not in may_differ]
     shown = [_describe_setting(name, columns) for name in names if name in may_differ]
     what = "**Not comparable**, because the runs differ in more than encoding and seed: "
@@ -226,7 +245,9 @@ def describe_models(columns: list[Column]) -> str:
     records = [record for column in columns for record in column.records]
     data = records[0]["data"]
     sizes = sorted({record.get("size") or "custom" for record in records})
-    millions = [record["parameters"] / 1e6 for record in records if record.get("parameters")]
+    millions = [
+        record["parameters"] / 1e6 for record in records if record.get("parameters")
+    ]
     parameters = f" ({statistics.median(millions):.1f}M parameters)" if millions else ""
     lengths = join_numbers(column.trained_at for column in columns)
     seeds = [len(column.records) for column in columns]

@@ -63,7 +63,9 @@ def row(cls: type[posenc.Encoding]) -> dict[str, str]:
     """Return the cells of one encoding by column."""
     formula, *lines = inspect.cleandoc(cls.__doc__ or "").split("\n")
     sources = [line for line in lines if line.startswith("Source: ")]
-    assert len(sources) == 1, f"{cls.__name__} needs one line 'Source: ...' in its docstring"
+    assert len(sources) == 1, (
+        f"{cls.__name__} needs one line 'Source: ...' in its docstring"
+    )
     encoding, *_ = pe_spec.build(cls.names[0], *SIZE, layers=1)
     return {
         "`--pe`": ", ".join(f"`{name}`" for name in cls.names),

@@ -62,7 +62,9 @@ class Line:
     errors: Points = field(default_factory=list)
     """height of the error band below and above each point; NaN: no band"""
 
-    def add(self, x: float, y: float, below: float | None = None, above: float | None = None):
+    def add(
+        self, x: float, y: float, below: float | None = None, above: float | None = None
+    ):
         """Add a point with its errors; None: no error, or above as below."""
         below = math.nan if below is None else below
         self.points.append((x, y))
@@ -91,7 +93,9 @@ def by_length(
                 line.add(length, mean, column.error(length))
     panels = [(y_label, lines)]
     close = _close_to_lowest(lines)
-    if close_up and MIN_CLOSE_LINES <= sum(bool(line.points) for line in close) < len(lines):
+    if close_up and MIN_CLOSE_LINES <= sum(bool(line.points) for line in close) < len(
+        lines
+    ):
         panels.append((y_label, close))
     title = f"{describe_models(columns)}\n{BANDS}"
     trained_at = {column.trained_at for column in columns}
@@ -117,10 +121,15 @@ def cumulative_gradient(columns: list[Column], file) -> None:
     """
     curves = []
     for column in columns:
-        records = [each | {"lengths": gradient_further_back(each)} for each in column.records]
+        records = [
+            each | {"lengths": gradient_further_back(each)} for each in column.records
+        ]
         curves.append(replace(column, records=records, key="fraction"))
     level = 1 - columns[0].records[0]["protocol"]["held"]
-    labels = "fraction of the gradient further back", "tokens back (field: to the dotted line)"
+    labels = (
+        "fraction of the gradient further back",
+        "tokens back (field: to the dotted line)",
+    )
     by_length(curves, file, labels[0], x_label=labels[1], marker="", level=level)
 
 
@@ -130,7 +139,9 @@ def gradient_further_back(record: dict) -> dict[str, dict]:
     if not entries:
         return {}
     curve = entries[max(entries)]["cumulative"]
-    beyond = [(n, 1 - share) for n, share in zip(curve["tokens"], curve["share"], strict=True)]
+    beyond = [
+        (n, 1 - share) for n, share in zip(curve["tokens"], curve["share"], strict=True)
+    ]
     return {str(n): {"fraction": rest} for n, rest in beyond if rest >= MIN_FRACTION}
 
 
@@ -151,7 +162,9 @@ def speeds(result: dict, file) -> None:
                 memory.add(context, entry["memory"] / 1e6)
         for (_, lines), line in zip(panels, (throughput, memory), strict=True):
             lines.append(line)
-    title = f"{describe_setup(result)}\nmedians of {result['repeats']} rounds; bands: quartiles"
+    title = (
+        f"{describe_setup(result)}\nmedians of {result['repeats']} rounds; bands: quartiles"
+    )
     draw_lines(file, title, panels, "context (tokens)")
 
 
@@ -221,12 +234,16 @@ def draw_lines(
         for length in trained_at:
             axes.axvline(length, **DOTTED)
             font = {"ha": "center", "va": "bottom", "fontsize": 8, "color": "0.4"}
-            axes.text(length, 1, "training length", font, transform=axes.get_xaxis_transform())
+            axes.text(
+                length, 1, "training length", font, transform=axes.get_xaxis_transform()
+            )
         draw_panel(axes, lines, x_label, y_label, x_base, marker)
     figure.savefig(file, format="png")
 
 
-def draw_panel(axes, lines: list[Line], x_label: str, y_label: str, x_base: int, marker: str):
+def draw_panel(
+    axes, lines: list[Line], x_label: str, y_label: str, x_base: int, marker: str
+):
     """Draw lines with their errors as bands, or as bars of single points."""
     used, ends = Counter(), []
     for line in lines:
@@ -304,7 +321,9 @@ def _set_ticks(axis, base: int) -> None:
     low, high = axis.get_view_interval()
     subs = (1, 2, 5) if base == 10 and high < 1000 * low else (1,)
     is_short = base == 10 and high < 20 * low
-    locator = ticker.MaxNLocator(8) if is_short else ticker.LogLocator(base, subs, numticks=10)
+    locator = (
+        ticker.MaxNLocator(8) if is_short else ticker.LogLocator(base, subs, numticks=10)
+    )
     axis.set_major_locator(locator)
     axis.set_minor_locator(ticker.NullLocator())
     if high >= 1e6:
@@ -318,7 +337,9 @@ def spread(heights: list[float], gap: float) -> np.ndarray:
     return np.minimum(above_steps, max(0, 1 - gap * (len(heights) - 1))) + steps
 
 
-def draw_matrices(figure, all_axes, matrices: np.ndarray, titles: list[str], **style) -> None:
+def draw_matrices(
+    figure, all_axes, matrices: np.ndarray, titles: list[str], **style
+) -> None:
     """Draw matrices (n, queries, keys), NaN where masked, and a color bar.
 
     All have one color scale, which is white at zero.

@@ -61,7 +61,9 @@ class Metric:
     def table(self, columns: list[Column], marks: Marks | None = None) -> Table:
         """Return the table of columns; marks: see length_table."""
         table = length_table(columns, self.x_name, self.best, marks or {})
-        table.caption = self.caption([record for each in columns for record in each.records])
+        table.caption = self.caption(
+            [record for each in columns for record in each.records]
+        )
         return table
 
     def caption(self, records: list[dict]) -> str:
@@ -128,7 +130,9 @@ def describe_protocol(record: dict) -> str:
     """Return the protocol of a record of perplexity in words."""
     protocol = record.get("protocol") or {}
     details = TARGETS if protocol.get("targets") else WINDOWS
-    words = [text.format(protocol[key]) for key, text in details.items() if protocol.get(key)]
+    words = [
+        text.format(protocol[key]) for key, text in details.items() if protocol.get(key)
+    ]
     name = protocol.get("name", "")
     if details is WINDOWS and protocol.get("remainder") == "dropped":
         words.append(", whole windows only")

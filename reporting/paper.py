@@ -59,7 +59,9 @@ class Printed:
     @property
     def has_marks(self) -> bool:
         """Whether a table has daggers and asterisks."""
-        return any(each.mark for numbers in self.numbers.values() for each in numbers.values())
+        return any(
+            each.mark for numbers in self.numbers.values() for each in numbers.values()
+        )
 
     def number(self, pe: str, context: int) -> Number:
         """Return a number of a table, or Number()."""
@@ -96,7 +98,9 @@ def load(name: str) -> Printed:
         raise InputError(f"{name} is not a table of a paper: use one of {', '.join(known)}")
     entry = known[name]
     rows = _read(entry["file"], name)
-    printed = Printed(entry["what"], entry["measure"], entry["dataset"], entry["size"], rows)
+    printed = Printed(
+        entry["what"], entry["measure"], entry["dataset"], entry["size"], rows
+    )
     if entry["file"] != "tables.csv":
         return printed
     for row in rows:

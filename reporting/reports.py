@@ -45,7 +45,9 @@ def make(row: dict, root: Path) -> list[Path]:
         program.main([path for word in words for path in sorted(glob.glob(word)) or [word]])
     for file in {*folder.iterdir()} - others:
         file.unlink()  # not committed
-    return [file for file in files_of(row) if _content(root / file) != _content(ROOT / file)]
+    return [
+        file for file in files_of(row) if _content(root / file) != _content(ROOT / file)
+    ]
 
 
 def _content(path: Path) -> bytes | None:

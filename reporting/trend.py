@@ -19,7 +19,13 @@ from evaluation.intervals import Interval
 from reporting import figures, metrics
 from reporting.claims.claim import FAR_MULTIPLES, Claim, load, printed_interval
 from reporting.claims.quantities import receptive_field
-from reporting.columns import Column, all_lengths, entry_pairs, group_by_protocol, make_columns
+from reporting.columns import (
+    Column,
+    all_lengths,
+    entry_pairs,
+    group_by_protocol,
+    make_columns,
+)
 from reporting.formatting import MISSING, Table
 from reporting.metrics import PERPLEXITY, RECALL, RECEPTIVE_FIELD
 
@@ -82,7 +88,9 @@ def read_records(paths: Sequence[str]) -> list[dict]:
     for path in map(Path, paths):
         found = [*path.glob("records.jsonl"), *path.glob("eval_*.json")]
         files += sorted(found) if path.is_dir() else [path]
-    records = record_schema.read_records(files, "pass records, or folders of records").values()
+    records = record_schema.read_records(
+        files, "pass records, or folders of records"
+    ).values()
     records = [each for each in records if metrics.metric_of(each) in METRICS.values()]
     if not records:
         raise InputError(
@@ -100,7 +108,9 @@ def make_rungs(records: list[dict]) -> list[Rung]:
         record = record | {"protocol": record["protocol"] | {"remainder": None}}
         keys = ("dataset", "split", "tokenizer", "sha256")
         data = tuple(record["data"].get(key) for key in keys)
-        groups.setdefault((record.get("size"), record["block_size"], data), []).append(record)
+        groups.setdefault((record.get("size"), record["block_size"], data), []).append(
+            record
+        )
     rungs = []
     for (_, block_size, (dataset, *_)), group in groups.items():
         known = [record["parameters"] for record in group if record.get("parameters")]
@@ -139,7 +149,11 @@ def plot(trends: list[Trend], rungs: Sequence[Rung], file) -> None:
     """
     lines = []
     for claim, ratios in trends:
-        pe = claim.others[0] if claim.encoding == "cable" and claim.others else claim.encoding
+        pe = (
+            claim.others[0]
+            if claim.encoding == "cable" and claim.others
+            else claim.encoding
+        )
         lines.append(line := figures.Line(claim.wording, pe))
         for rung, ratio in zip(rungs, ratios, strict=True):
             if ratio:

@@ -54,7 +54,9 @@ def main(argv=None):
     positional = ("runs", "folders written by retrieval.finetune")
     config = cli.parse(Config, argv, __doc__, positional=positional)
     if not config.runs:
-        raise InputError("no run given: python -m retrieval.evaluate runs/retrieval/NAME ...")
+        raise InputError(
+            "no run given: python -m retrieval.evaluate runs/retrieval/NAME ..."
+        )
     from retrieval import sentence_encoder
 
     device, dtype = devices.select_device(config.device, config.dtype)
@@ -80,7 +82,9 @@ def main(argv=None):
         measure_at = partial(measure, run, model, task, longest)
         path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
         facts = {"data_revision": task.revision} if task.revision else {}
-        record = update_record(run, path, identity, lengths, measure_at, device, None, **facts)
+        record = update_record(
+            run, path, identity, lengths, measure_at, device, None, **facts
+        )
         results[run] = record["lengths"]
     print_table(results, "ndcg10")
 
@@ -134,7 +138,11 @@ def measure(run: str, model, task: tasks.Task, longest: float, length: int) -> d
         ranking = [names[int(hit["corpus_id"])] for hit in hits]
         values.append(100 * tasks.ndcg(ranking, task.qrels[query]))
     error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return {"ndcg10": float(np.mean(values)), "ndcg10_se": float(error), "by_question": values}
+    return {
+        "ndcg10": float(np.mean(values)),
+        "ndcg10_se": float(error),
+        "by_question": values,
+    }
 
 
 if __name__ == "__main__":

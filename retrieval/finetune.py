@@ -174,7 +174,9 @@ def find_record(out: Path, config: Config) -> dict:
 def finetuning_settings(record: dict) -> dict:
     """Return the settings of a record that define what is learned."""
     excluded = FINETUNING_MAY_CHANGE | {"seed", "data", "encoder"}
-    return {name: value for name, value in record["settings"].items() if name not in excluded}
+    return {
+        name: value for name, value in record["settings"].items() if name not in excluded
+    }
 
 
 def read_triplets(config: Config, revision: str | None = None):
@@ -191,12 +193,16 @@ def read_triplets(config: Config, revision: str | None = None):
         for number, row in enumerate(rows, 1):
             if problem := find_mismatch(row, TRIPLET):
                 where = f"{name}, row {number}"
-                raise InputError(f"{where}: {problem}: write objects with {', '.join(COLUMNS)}")
+                raise InputError(
+                    f"{where}: {problem}: write objects with {', '.join(COLUMNS)}"
+                )
         return datasets.Dataset.from_list(rows), None
     for column in COLUMNS:
         texts = rows.data.column(column)  # has missing values without decoding the rows
         if texts.null_count or str(texts.type) not in ("string", "large_string"):
-            raise InputError(f"{name} has rows without text in {column}: pass a file as --data")
+            raise InputError(
+                f"{name} has rows without text in {column}: pass a file as --data"
+            )
     rows = rows.select_columns(list(COLUMNS))
     rows = rows.train_test_split(test_size=HELD_OUT, seed=SHUFFLE_SEED)["train"]
     return rows.select(range(min(config.samples, len(rows)))), commit
@@ -234,7 +240,9 @@ def train(
         bf16=dtype == torch.bfloat16,
         fp16=dtype == torch.float16,
     )
-    loss = losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=config.mini_batch)
+    loss = losses.CachedMultipleNegativesRankingLoss(
+        model, mini_batch_size=config.mini_batch
+    )
     trainer = EncoderTrainer(
         model=model,
         train_dataset=rows,
@@ -256,7 +264,9 @@ def newest_checkpoint(checkpoints: Path) -> str | None:
     ]
     if not folders:
         return None
-    return str(max(folders, key=lambda folder: int(folder.name.removeprefix("checkpoint-"))))
+    return str(
+        max(folders, key=lambda folder: int(folder.name.removeprefix("checkpoint-")))
+    )
 
 
 if __name__ == "__main__":

@@ -79,7 +79,9 @@ def main(argv=None):
         write_lines(folder / "triplets.jsonl", map(json.dumps, triplets))
         write_lines(folder / "corpus.jsonl", map(json.dumps, corpus))
         write_lines(folder / "queries.jsonl", map(json.dumps, query_rows))
-        write_lines(folder / "qrels" / "test.tsv", ("\t".join(map(str, row)) for row in qrels))
+        write_lines(
+            folder / "qrels" / "test.tsv", ("\t".join(map(str, row)) for row in qrels)
+        )
     print(
         f"{out}: {len(triplets):,} triplets; {len(documents):,} documents of at most "
         f"{config.length:,} characters, {len(queries):,} queries"
@@ -98,7 +100,9 @@ class SplitText:
             for start, end in itertools.pairwise([*starts, len(tokens)]):
                 self.spans.append((shard, int(start) + 1, int(end)))
         # Tokens of each document; float64, to draw documents by their size.
-        self.sizes = np.array([end - start for _, start, end in self.spans], dtype=np.float64)
+        self.sizes = np.array(
+            [end - start for _, start, end in self.spans], dtype=np.float64
+        )
 
     def decode(self, number: int, start: int, end: int) -> str:
         """Return tokens start:end of a document as text of whole characters."""

@@ -53,7 +53,9 @@ def load_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
     return _load(folder, remedy, max_seq_length=length)
 
 
-def load_finetuned(run: str, dtype: torch.dtype, device: torch.device) -> SentenceTransformer:
+def load_finetuned(
+    run: str, dtype: torch.dtype, device: torch.device
+) -> SentenceTransformer:
     """Return a fine-tuned encoder in `dtype`. Raises InputError as load_export."""
     remedy = "pass a folder that retrieval.finetune wrote"
     read_config(run, remedy)

@@ -116,7 +116,9 @@ def _read_folder(folder: str, split: str, remedy: str) -> tuple[dict, None]:
     judgments = read(f"qrels/{split}.tsv", "line")
     lines = [(where, row["line"].split("\t")) for where, row in judgments]
     names = lines[0][1] if lines else []
-    rows["qrels"] = [(where, dict(zip(names, row, strict=False))) for where, row in lines[1:]]
+    rows["qrels"] = [
+        (where, dict(zip(names, row, strict=False))) for where, row in lines[1:]
+    ]
     return rows, None
 
 
@@ -140,7 +142,9 @@ def ndcg(ranking: list[str], relevant: dict[str, int], k: int = 10) -> float:
     """
 
     def dcg(relevances):
-        return sum(value / math.log2(1 + rank) for rank, value in enumerate(relevances[:k], 1))
+        return sum(
+            value / math.log2(1 + rank) for rank, value in enumerate(relevances[:k], 1)
+        )
 
     gained = dcg([relevant.get(document, 0) for document in ranking])
     return gained / dcg(sorted(relevant.values(), reverse=True))

@@ -32,7 +32,11 @@ def describe_missing_package(error):
     """
     package, _, submodule = (getattr(error, "name", None) or "").partition(".")
     own = Path(__file__).parent.parent / package
-    if not isinstance(error, ImportError) or not package or package in sys.stdlib_module_names:
+    if (
+        not isinstance(error, ImportError)
+        or not package
+        or package in sys.stdlib_module_names
+    ):
         return None
     if own.is_dir() or own.with_suffix(".py").is_file():
         return None

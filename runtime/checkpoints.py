@@ -74,7 +74,9 @@ TYPE = fields(CONTENT, forbid_others=True)
 def list_checkpoints(folder: str | Path, before: float = math.inf) -> list[Path]:
     """Return the checkpoints of a run, before a step, the newest last."""
     paths = [path for path in Path(folder).glob("checkpoint_*.pt") if path.is_file()]
-    return sorted((path for path in paths if 0 <= named_step(path) < before), key=named_step)
+    return sorted(
+        (path for path in paths if 0 <= named_step(path) < before), key=named_step
+    )
 
 
 def named_step(path: Path) -> int:
@@ -96,7 +98,9 @@ def checkpoint_path(run: str | Path) -> Path:
             f"{run} contains runs, but no checkpoint: pass {paths[0].parent}, or "
             f"{Path(run) / '*'} to programs that take several runs"
         )
-    raise InputError(f"{run} contains no checkpoint: train first, or pass the folder of a run")
+    raise InputError(
+        f"{run} contains no checkpoint: train first, or pass the folder of a run"
+    )
 
 
 def load_checkpoint(
@@ -237,10 +241,18 @@ def trained_steps(checkpoint: dict) -> int | None:
 
 def training_settings(checkpoint: dict) -> dict:
     """Return what a run learns with, without encoding, seed, start, defaults."""
-    excluded = schema.MAY_CHANGE_ON_RESUME | {"pe", "plugin", "seed", "init_from", "init_steps"}
+    excluded = schema.MAY_CHANGE_ON_RESUME | {
+        "pe",
+        "plugin",
+        "seed",
+        "init_from",
+        "init_steps",
+    }
     items = checkpoint["config"].items()
     defaults = schema.RECORD_DEFAULTS.items()
-    return {name: x for name, x in items if name not in excluded and (name, x) not in defaults}
+    return {
+        name: x for name, x in items if name not in excluded and (name, x) not in defaults
+    }
 
 
 def load_model(

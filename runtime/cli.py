@@ -111,7 +111,9 @@ def _make_parser(config_class: type, description, positional) -> argparse.Argume
     texts = _docstrings(config_class)
     for field in dataclasses.fields(config_class):
         default = yaml.safe_dump(_default(field), default_flow_style=True).split("\n")[0]
-        text = f"{texts.get(field.name, '')} ({_resolve(field.type)[1]}; default: {default})"
+        text = (
+            f"{texts.get(field.name, '')} ({_resolve(field.type)[1]}; default: {default})"
+        )
         options: dict[str, Any] = {"metavar": "X", "help": text.replace("%", "%%")}
         name = f"--{field.name}"
         if field.name == "plugin":
@@ -312,7 +314,11 @@ def _system_problem(error: Exception) -> str | None:
         name = ascii(error.filename)
         return f"{name} cannot be used ({error.strerror}): use another file, folder or name"
     # PyTorch raises RuntimeError for memory of the CPU.
-    out_of_memory = re.search(r"can't allocate memory|[Oo]ut of memory|not enough memory", text)
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and out_of_memory):
+    out_of_memory = re.search(
+        r"can't allocate memory|[Oo]ut of memory|not enough memory", text
+    )
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and out_of_memory
+    ):
         return "out of memory: use a smaller model, batch or context, or fewer tokens"
     return None

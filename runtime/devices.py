@@ -66,7 +66,9 @@ def select_device(
     selected = torch.device(name)
     if selected.type == "cuda" and local_rank is not None:
         if selected.index is not None:
-            raise InputError(f"--device {device} is one GPU for several processes: use cuda")
+            raise InputError(
+                f"--device {device} is one GPU for several processes: use cuda"
+            )
         selected = torch.device("cuda", local_rank)
     configure_backends(selected)
     in_hardware = ["bfloat16"] if bfloat16_in_hardware(selected) else []
@@ -184,7 +186,9 @@ def peak_flops(name: str, dtype: torch.dtype = torch.bfloat16) -> float | None:
     are all in it counts.
     """
     words = {*re.split(r"[^\w]+", name)}
-    found = [1e12 * peak for known, peak in PEAK_TFLOPS.items() if words >= {*known.split()}]
+    found = [
+        1e12 * peak for known, peak in PEAK_TFLOPS.items() if words >= {*known.split()}
+    ]
     return found[0] if found and dtype != torch.float32 else None
 
 

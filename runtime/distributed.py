@@ -96,11 +96,15 @@ def process_group():
     try:
         store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
         # When torchrun restarts ranks, its store has the keys of those before.
-        store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        store = PrefixStore(
+            f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store
+        )
         where = {"store": store, "rank": rank, "world_size": count}
         dist.init_process_group(backend, timeout=TIMEOUT, **where)
     except dist.DistError:  # the store has ended, or a rank is missing
-        raise InputError(f"not all ranks started within {TIMEOUT}: start them again") from None
+        raise InputError(
+            f"not all ranks started within {TIMEOUT}: start them again"
+        ) from None
     with contextlib.ExitStack() as stack:
         if rank:
             null = stack.enter_context(open(os.devnull, "w"))
@@ -110,7 +114,10 @@ def process_group():
             yield Processes(rank, local_rank, count)
         except (InputError, RuntimeError) as error:
             if isinstance(error, RuntimeError):  # of a collective
-                if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
+                if (
+                    not isinstance(error, dist.DistError)
+                    and "gloo" not in str(error).lower()
+                ):
                     raise
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, to all ranks
             problems = _explain(error, store)

@@ -76,7 +76,9 @@ def load_plugin(path: str | Path) -> Plugin:
     found = [cls.names for cls in dict.fromkeys(own)]
     names = tuple(itertools.chain.from_iterable(found))
     has_strings = any(isinstance(each, str) for each in found)
-    new = {name for name in names if re.fullmatch(r"[\w.-]+", str(name)) and name not in before}
+    new = {
+        name for name in names if re.fullmatch(r"[\w.-]+", str(name)) and name not in before
+    }
     if has_strings or not new or len(new) < len(names):
         raise InputError(
             f"{path} has encodings with the names {found}: write subclasses of posenc.Encoding, "
@@ -117,7 +119,9 @@ def check_loaded(settings: dict, folder: str | Path) -> None:
     """
     entry = settings.get("plugin")
     if problem := find_mismatch(entry, VERSIONS):
-        raise InputError(f"{folder}: plugin: {problem}: use settings that train_gpt.py wrote")
+        raise InputError(
+            f"{folder}: plugin: {problem}: use settings that train_gpt.py wrote"
+        )
     loaded = {plugin.sha256: plugin.path.name for plugin in LOADED.values()}
     problems = []
     for name, sha256 in (entry or {}).items():
@@ -127,7 +131,9 @@ def check_loaded(settings: dict, folder: str | Path) -> None:
         remedy = f"read the copy {copy} and pass --plugin {copy}"
         # --override plugin replaces the copy.
         if not copy.is_file() or hashlib.sha256(copy.read_bytes()).hexdigest() != sha256:
-            remedy = f"{copy} is not that version, pass the file with this SHA-256 as --plugin"
+            remedy = (
+                f"{copy} is not that version, pass the file with this SHA-256 as --plugin"
+            )
         version = "another version of the" if name in loaded.values() else "the"
         problems.append(
             f"{folder} was trained with {version} plugin {name} (SHA-256 {sha256[:12]}): {remedy}"

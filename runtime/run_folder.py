@@ -30,7 +30,13 @@ from typing import Any
 from runtime import checkpoints, plugins
 from runtime.devices import provenance
 from runtime.files import atomic, read_json_lines, run_folder_of, writing
-from runtime.schema import MAY_BE_OVERRIDDEN, MAY_CHANGE_ON_RESUME, Count, fields, find_mismatch
+from runtime.schema import (
+    MAY_BE_OVERRIDDEN,
+    MAY_CHANGE_ON_RESUME,
+    Count,
+    fields,
+    find_mismatch,
+)
 
 import torch
 import yaml
@@ -40,7 +46,9 @@ from errors import InputError
 CONFIG, LOG, PRETRAINED = "config.yaml", "log.jsonl", "pretrained_config.json"
 LOSSES = ("train", "val")  # kinds of records with a loss
 RECORD = fields({"kind": str, "step": Count, "loss?": float, "id?": str})  # of the log
-ALREADY = "{} already contains a run: use another --out_dir, or --resume to continue a training"
+ALREADY = (
+    "{} already contains a run: use another --out_dir, or --resume to continue a training"
+)
 
 
 @dataclass(eq=False)
@@ -63,7 +71,9 @@ class Run:
     init_steps: int | None = None
     changes: list[dict] = field(default_factory=list)
 
-    def find_checkpoint(self, resume: bool, override: Set[str] = frozenset()) -> dict | None:
+    def find_checkpoint(
+        self, resume: bool, override: Set[str] = frozenset()
+    ) -> dict | None:
         """Return the content of the newest checkpoint, or None for a new run.
 
         override: settings that may differ. Raises InputError if the folder has
@@ -85,7 +95,8 @@ class Run:
         changed = {
             name: [old.get(name), value]
             for name, value in self.config.items()
-            if name not in MAY_CHANGE_ON_RESUME and _identity(old.get(name)) != _identity(value)
+            if name not in MAY_CHANGE_ON_RESUME
+            and _identity(old.get(name)) != _identity(value)
         }
         self._check_changes(changed, override)
         self.init_steps, self.changes = old.get("init_steps"), [*old.get("changes", [])]
@@ -126,7 +137,10 @@ class Run:
             self.logger.start(self.folder, run_id, self.config, self.step)
         plugin = self.config.get("plugin") or {}
         used = [each for each in plugins.LOADED.values() if each.path.name in plugin]
-        files = {CONFIG: yaml.safe_dump(self.config, sort_keys=False).encode(), **self.files}
+        files = {
+            CONFIG: yaml.safe_dump(self.config, sort_keys=False).encode(),
+            **self.files,
+        }
         files |= {each.path.name: each.source for each in used}
         if self.step < 0 and (source := self.config.get("init_from")):
             imported = run_folder_of(source) / PRETRAINED
@@ -148,7 +162,9 @@ class Run:
         path = self.folder / LOG
         if not path.exists():
             return []
-        records = [record for record in read_log(self.folder) if record["step"] <= self.step]
+        records = [
+            record for record in read_log(self.folder) if record["step"] <= self.step
+        ]
         with atomic(path) as file:
             file.writelines(json.dumps(record).encode() + b"\n" for record in records)
         return records
@@ -159,10 +175,15 @@ class Run:
             return
         self._write(kind, step, **values)
         if self.logger:
-            self.logger.log({f"{kind}/{name}": value for name, value in values.items()}, step)
+            self.logger.log(
+                {f"{kind}/{name}": value for name, value in values.items()}, step
+            )
 
     def _write(self, kind: str, step: int, **values) -> None:
-        with writing(self.folder / LOG), open(self.folder / LOG, "a", encoding="utf-8") as log:
+        with (
+            writing(self.folder / LOG),
+            open(self.folder / LOG, "a", encoding="utf-8") as log,
+        ):
             log.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
 
     def save(self, **checkpoint) -> None:
@@ -245,5 +266,9 @@ def lock_folder(folder: Path) -> Callable[[], None]:
 
 def read_log(run: str | Path) -> list[dict]:
     """Return the records of a run's log, without corrupt lines."""
-    records = [x for x in read_json_lines(Path(run) / LOG) if find_mismatch(x, RECORD) is None]
-    return [record for record in records if "loss" in record or record["kind"] not in LOSSES]
+    records = [
+        x for x in read_json_lines(Path(run) / LOG) if find_mismatch(x, RECORD) is None
+    ]
+    return [
+        record for record in records if "loss" in record or record["kind"] not in LOSSES
+    ]

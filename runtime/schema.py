@@ -24,12 +24,22 @@ MAY_CHANGE_ON_RESUME = {
 # or the data.
 MAY_BE_OVERRIDDEN = {
     *("steps", "tokens_per_step", "lr", "min_lr", "warmup_steps", "beta1", "beta2"),
-    *("schedule", "decay_fraction", "weight_decay", "grad_clip", "mask_rate", "seed", "plugin"),
+    *(
+        "schedule",
+        "decay_fraction",
+        "weight_decay",
+        "grad_clip",
+        "mask_rate",
+        "seed",
+        "plugin",
+    ),
 }
 # Settings that records leave out at these values.
 RECORD_DEFAULTS = {"schedule": "cosine", "decay_fraction": 0.2, "optimizer": "adamw"}
 RECORD_DEFAULTS |= {"block": "gpt2", "tied": True, "norm_eps": 1e-5}
-RECORD_DEFAULTS |= dict.fromkeys(("n_kv_head", "head_dim", "n_inner", "qk_norm", "qkv_bias"))
+RECORD_DEFAULTS |= dict.fromkeys(
+    ("n_kv_head", "head_dim", "n_inner", "qk_norm", "qkv_bias")
+)
 
 MAX_INTEGER = 2**63 - 1
 EXP_OVERFLOW = 700.0  # losses from here on have infinite perplexity
@@ -107,5 +117,7 @@ def _describe(message: str) -> str:
     message = message.replace("Object missing", "missing")
     for pattern, words in WORDS.items():
         message = message.replace(f"`str` matching regex {pattern!r}", words)
-    message = message.replace("`key` in `", "a key of `").replace("`$.", "`").replace("`", "")
+    message = (
+        message.replace("`key` in `", "a key of `").replace("`$.", "`").replace("`", "")
+    )
     return f"{message[0].lower()}{message[1:]}".replace(" - at ", " at ")

@@ -23,7 +23,9 @@ FAR = 16  # multiple of the training length
 REFERENCE = "cable"
 
 
-def at_multiple(score: Score, multiple: float, *results: dict, of="training") -> list[tuple]:
+def at_multiple(
+    score: Score, multiple: float, *results: dict, of="training"
+) -> list[tuple]:
     """Return each seed's entries, one of each result, or []; of: a training's length."""
     if not results:
         return []
@@ -46,7 +48,9 @@ def perplexity_ratio(score: Score, multiple: float, other: Score) -> Interval | 
 def recall(score: Score, multiple: float, *_) -> Interval | None:
     """Return the recall of text in percent."""
     rows = at_multiple(score, multiple, score.recall)
-    values, errors = ([entry[name] for (entry,) in rows] for name in ("recall", "recall_se"))
+    values, errors = (
+        [entry[name] for (entry,) in rows] for name in ("recall", "recall_se")
+    )
     return mean_interval(values, errors, len(rows[0][0]["by_trial"])) if rows else None
 
 
@@ -66,7 +70,9 @@ def recall_by_trial(entry: dict) -> np.ndarray:
 
 def accuracy(score: Score, multiple: float, *_) -> Interval | None:
     """Return the percentage of trained recall; values and errors are means over kinds."""
-    rows = at_multiple(score, multiple, *score.trained_recall.values(), of="recall_training")
+    rows = at_multiple(
+        score, multiple, *score.trained_recall.values(), of="recall_training"
+    )
     if not rows:
         return None
     values, errors = (

@@ -41,7 +41,9 @@ KINDS = {
 }
 # What is used of a budget; comparisons use all settings and protocols.
 TRAINING = schema.fields({"lr": schema.Positive, "block_size steps": schema.Length})
-BUDGET = schema.fields({"seeds": list[int], "training": TRAINING, "recall_training?": TRAINING})
+BUDGET = schema.fields(
+    {"seeds": list[int], "training": TRAINING, "recall_training?": TRAINING}
+)
 TEXT = schema.fields(record_schema.SPLIT | {"tokenizer sha256": schema.Text})
 
 
@@ -53,7 +55,11 @@ def by_seed(entry: dict[str, Any]) -> Any:
 
 ERROR, SECONDS = schema.NotNegative, list[schema.Positive]
 LOSSES = schema.not_empty(list[schema.Loss])  # of at most 32 segments, for paired intervals
-PERPLEXITY = {"loss": schema.Loss, "loss_se": schema.nullable(ERROR), "tokens": schema.Length}
+PERPLEXITY = {
+    "loss": schema.Loss,
+    "loss_se": schema.nullable(ERROR),
+    "tokens": schema.Length,
+}
 PERPLEXITY |= {"blocks": LOSSES, "block_tokens": list[schema.Length]}
 GAINS = schema.not_empty(list[schema.Number])  # in nats
 FIELDS = {
@@ -65,7 +71,9 @@ FIELDS = {
     "cache_bytes_per_token": schema.Positive,
     "perplexity": by_seed(PERPLEXITY),
     "recall": by_seed({"recall": schema.Number, "recall_se": ERROR, "by_trial": GAINS}),
-    "trained_recall": dict[str, by_seed({"accuracy": schema.Percent, "accuracy_se": ERROR})],
+    "trained_recall": dict[
+        str, by_seed({"accuracy": schema.Percent, "accuracy_se": ERROR})
+    ],
     "steps_to_95": dict[schema.SeedKey, schema.nullable(schema.Length)],
     "speed": TypedDict("Speed", {"seconds": SECONDS, "rope": SECONDS}),  # pyright: ignore
     "plugin?": schema.nullable(dict[schema.Text, schema.Text]),
@@ -87,7 +95,9 @@ class Score(schema.fields(FIELDS), omit_defaults=True):  # pyright: ignore
 def read_scores(paths: Iterable[str | Path]) -> dict[str, Score]:
     """Return {encoding: score} of files; one in its own file replaces a line's."""
     paths = sorted(paths, key=lambda path: str(path).endswith(".json"))
-    values = [each for path in paths for each in read_json_values(path, REMEDY, Score).values()]
+    values = [
+        each for path in paths for each in read_json_values(path, REMEDY, Score).values()
+    ]
     return {score.pe: score for score in msgspec.convert(values, list[Score])}
 
 
@@ -115,7 +125,9 @@ def collect(folder: Path, pe: str) -> Score:
     found, seeds = read_runs(folder, pe)
     for kind in kinds:
         if not seeds or found.get(kind, {}).keys() != {*seeds}:
-            raise InputError(f"{folder} needs records of {kind} of all seeds of {pe}: {REMEDY}")
+            raise InputError(
+                f"{folder} needs records of {kind} of all seeds of {pe}: {REMEDY}"
+            )
     records = [found[kind][seed] for kind in kinds for seed in seeds]
     first = records[0]
     protocols = {kind: same("protocol", found[kind].values()) for kind in kinds}
@@ -138,7 +150,9 @@ def collect(folder: Path, pe: str) -> Score:
         budget["recall_training"] = same("settings", task.values())
         budget["trained_recall"] = {kind: protocols[kind] for kind in trained}
     shape = ("size", "n_layer", "n_head", "n_embd", "block_size")
-    model = GPT(GPTConfig(pe=pe, **{name: first["settings"][name] for name in shape})).eval()
+    model = GPT(
+        GPTConfig(pe=pe, **{name: first["settings"][name] for name in shape})
+    ).eval()
     tokens = model.config.block_size
     held = cache_bytes(model, tokens, torch.device("cpu"), torch.float32)  # as on CPUs
     score = {
@@ -185,7 +199,9 @@ def same(field: str, records: Iterable[dict]) -> Any:
     """Return the field that all records share; InputError if they differ."""
     first, *others = [record[field] for record in records]
     if any(value != first for value in others):
-        raise InputError(f"the runs differ in {field}: remove those that score.sh did not make")
+        raise InputError(
+            f"the runs differ in {field}: remove those that score.sh did not make"
+        )
     return first
 
 
@@ -197,4 +213,6 @@ def compact(record: dict) -> dict[str, dict | None]:
             losses, widths = segment_losses([entry]) or ([[entry["loss"]]], [1.0])
             tokens = [round(width * entry["tokens"]) for width in widths]
             results[length] = entry | {"blocks": [*losses[0]], "block_tokens": tokens}
-    return json.loads(json.dumps(results), parse_float=lambda text: round(float(text), DIGITS))
+    return json.loads(
+        json.dumps(results), parse_float=lambda text: round(float(text), DIGITS)
+    )

@@ -49,7 +49,9 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("scores", "score files or encodings"))
+    config = cli.parse(
+        Config, argv, __doc__, positional=("scores", "score files or encodings")
+    )
     out, paths, found = Folder(config.out_dir), config.scores, {}
     if config.runs is not None:
         found = {pe: collect(Path(config.runs), pe) for pe in config.scores}
@@ -82,7 +84,9 @@ def main(argv=None):
 def row_of(card: Card) -> dict[str, str]:
     """Return the row of an encoding in the table."""
     score, measured = card.score, card.measured
-    estimates = {name: format_number(each and each.estimate) for name, each in measured.items()}
+    estimates = {
+        name: format_number(each and each.estimate) for name, each in measured.items()
+    }
     row = {"place": str(card.place or MISSING), "encoding": score.pe}
     row |= {each.where: SHORT.get(each.outcome, MISSING) for each in card.verdicts}
     row |= {name: estimates[name] for name in ("perplexity at 1x", "perplexity at 16x")}

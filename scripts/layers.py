@@ -52,7 +52,9 @@ def diagram() -> str:
         others = {*map(part_of, imported)} & reachable.keys()
         indirect = set().union(*(reachable[other] for other in others))
         reachable[part] = indirect | others
-        lines += [f"    {part} --> {other}" for other in RANKS if other in others - indirect]
+        lines += [
+            f"    {part} --> {other}" for other in RANKS if other in others - indirect
+        ]
     return "\n".join([*lines, "```"])
 
 

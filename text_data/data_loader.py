@@ -80,7 +80,9 @@ class MaskedWindows(Windows):
         return read_masked_windows(self.shards, positions, self.length, self.rate, seed)
 
 
-def read_windows(shards: Shards, positions, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+def read_windows(
+    shards: Shards, positions, length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return inputs and targets of windows, two (n, length) int64 tensors.
 
     positions: n pairs (shard, offset of the first token). Raises InputError for
@@ -169,7 +171,9 @@ class Sampler:
         return np.concatenate(taken)
 
     def _shuffle(self) -> None:
-        self.order = np.random.default_rng([self.seed, self.epoch]).permutation(self.windows)
+        self.order = np.random.default_rng([self.seed, self.epoch]).permutation(
+            self.windows
+        )
 
 
 def micro_batches(
@@ -196,7 +200,9 @@ def micro_batches(
             yield chunk, *windows.batch(chunk, seed), state
 
 
-def prefetch(batches, device: torch.device, depth: int = 2) -> Generator[list[Any], None, None]:
+def prefetch(
+    batches, device: torch.device, depth: int = 2
+) -> Generator[list[Any], None, None]:
     """Yield `batches` with tensors on `device`, read `depth` ahead by a thread."""
 
     def read_next():
@@ -213,7 +219,8 @@ def prefetch(batches, device: torch.device, depth: int = 2) -> Generator[list[An
                 item = waiting.popleft().result()
                 waiting.append(thread.submit(read_next))
                 yield [
-                    x.to(device, non_blocking=True) if torch.is_tensor(x) else x for x in item
+                    x.to(device, non_blocking=True) if torch.is_tensor(x) else x
+                    for x in item
                 ]
         finally:
             for future in waiting:

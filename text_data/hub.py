@@ -101,7 +101,9 @@ class PinnedDataset:
     its first run. source: what identifies the data set in meta.json.
     """
 
-    def __init__(self, repository: str, config_name: str, revision: str | None, remedy: str):
+    def __init__(
+        self, repository: str, config_name: str, revision: str | None, remedy: str
+    ):
         self.repository = repository
         self.config_name = config_name
         self.revision = revision

@@ -273,7 +273,9 @@ class Meta:
             raise InputError(f"data set in {folder}: {problem}: pass another --out_dir")
         if (self.folder / META).exists():
             existing = read_meta(self.folder, f"remove {folder} and prepare it again")
-            differing = [key for key in description if existing.get(key) != description[key]]
+            differing = [
+                key for key in description if existing.get(key) != description[key]
+            ]
             if differing:
                 raise InputError(
                     f"{folder} already holds a data set with another {', '.join(differing)}: "
@@ -302,7 +304,9 @@ class Meta:
 
     def list_shards(self, split: str, entries: list[dict]) -> None:
         """Replace the entries of a split; count its documents and tokens."""
-        totals = {key: sum(entry[key] for entry in entries) for key in ("documents", "tokens")}
+        totals = {
+            key: sum(entry[key] for entry in entries) for key in ("documents", "tokens")
+        }
         self.content["splits"][split] = {**totals, "shards": entries}
 
     def remove(self) -> None:
@@ -344,13 +348,17 @@ class Shards:
         self.sha256 = hashlib.sha256(hashes.encode()).hexdigest()
         self.paths = [self.folder / entry["file"] for entry in entries]
         if not self.meta["complete"]:
-            raise InputError(f"the preparation of {folder} was interrupted: repeat its command")
+            raise InputError(
+                f"the preparation of {folder} was interrupted: repeat its command"
+            )
         if not entries:
             names = " ".join(splits)
             raise InputError(f"{folder} has no split '{split}': choose one of {names}")
         version = version_for(self.vocab_size)
         size = TOKEN_TYPES[version].itemsize * sum(entry["tokens"] for entry in entries)
-        compare_hashes = verify == "always" or (verify == "auto" and size <= AUTO_VERIFY_BYTES)
+        compare_hashes = verify == "always" or (
+            verify == "auto" and size <= AUTO_VERIFY_BYTES
+        )
         problems = []
         for path, entry in zip(self.paths, entries, strict=True):
             sha256 = entry["sha256"] if compare_hashes else None

@@ -82,7 +82,9 @@ class TiktokenTokenizer(Tokenizer):
         if self.name == "bytes":  # a thousand times as fast as tiktoken
             return [np.frombuffer(text.encode(), np.uint8) for text in texts]
         # tiktoken releases the GIL, so callers use threads.
-        return [self.encoding.encode_to_numpy(text, disallowed_special=()) for text in texts]
+        return [
+            self.encoding.encode_to_numpy(text, disallowed_special=()) for text in texts
+        ]
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a token; b"" for an unused id."""
@@ -116,7 +118,9 @@ class HuggingFaceTokenizer(Tokenizer):
         end = settings["eos_token"]
         eot = self.backend.token_to_id(end)
         if eot is None:
-            raise InputError(f"{self.name}: {TOKENIZER_FILE} has no token {end}: {COPY_FILES}")
+            raise InputError(
+                f"{self.name}: {TOKENIZER_FILE} has no token {end}: {COPY_FILES}"
+            )
         self.eot = eot
         self.vocab_size = max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
 
@@ -195,7 +199,9 @@ def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
         return TiktokenTokenizer(tiktoken.get_encoding(name))
     # OSError: also of `requests`; ValueError: a proxy's page as file.
     except (OSError, ValueError) as error:
-        cause = type(error).__name__ if isinstance(error, OSError) else "the answer is not it"
+        cause = (
+            type(error).__name__ if isinstance(error, OSError) else "the answer is not it"
+        )
         raise InputError(
             f"the {name} vocabulary could not be fetched ({cause}): connect to the "
             "network once, set TIKTOKEN_CACHE_DIR to a folder that has it, or use "
@@ -255,7 +261,9 @@ def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     pieces = first_characters(iter(texts), BPE_CHARACTERS)
     first = next(pieces, None)
     if first is None:
-        raise InputError(f"bpe:{vocab_size}: there is no training text: use another tokenizer")
+        raise InputError(
+            f"bpe:{vocab_size}: there is no training text: use another tokenizer"
+        )
     print(f"training a tokenizer of {vocab_size:,} tokens on the text")
     backend = Tokenizer(models.BPE())
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -302,7 +310,9 @@ def _from_hugging_face(source: str) -> HuggingFaceTokenizer:
             loaded = transformers.PreTrainedTokenizerFast(tokenizer_file=source)
         else:
             hub.configure()
-            loaded = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+            loaded = transformers.AutoTokenizer.from_pretrained(
+                source, trust_remote_code=False
+            )
         backend = loaded.backend_tokenizer  # of fast tokenizers
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__

@@ -42,10 +42,10 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     for part in dict.fromkeys(_parts(new.pe, 0)):
         is_scaled = re.match("yarn|rope-llama3", part) and "length=" not in part
         if is_scaled and new.block_size != old["block_size"]:
-            what = (
-                f"{part} scales from the training length, which is {old['block_size']} in {run}"
+            what = f"{part} scales from the training length, which is {old['block_size']} in {run}"
+            problems.append(
+                f"{what}: add length={old['block_size']} to its options in --pe"
             )
-            problems.append(f"{what}: add length={old['block_size']} to its options in --pe")
     misfits = [name for name in kept if weights[kept[name]].shape != state[name].shape]
     if misfits:
         parts = dict.fromkeys(places[name][1] for name in misfits)
@@ -58,11 +58,15 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
         raise InputError(*(f"--init_from: {problem}" for problem in problems))
     other_parts = _start_added_parts_at_zero(model, old["pe"])
     merged = {name: value for name, value in weights.items() if not name.startswith(POSENC)}
-    merged |= {name: weights[kept[name]] if name in kept else state[name] for name in places}
+    merged |= {
+        name: weights[kept[name]] if name in kept else state[name] for name in places
+    }
     load_weights(model, merged, run)
     if old["pe"] != new.pe:
         added = [place for name, place in places.items() if name not in kept]
-        labels = dict.fromkeys(f"{part.partition(':')[0]}.{rest}" for _, part, rest in added)
+        labels = dict.fromkeys(
+            f"{part.partition(':')[0]}.{rest}" for _, part, rest in added
+        )
         print(f"{run} has pe {old['pe']}, this run has pe {new.pe}")
         print(f"new encoding parameters: {', '.join(labels) or 'none'}")
         if other_parts:
@@ -101,7 +105,11 @@ def kept_names(weights: dict, old_pe: str, model: GPT) -> dict[str, str]:
     for name, (layer, part, rest) in _locate(state, model.config.pe).items():
         for old_name, (old_layer, old_part, old_rest) in unused.items():
             fits = old_part == part or weights[old_name].shape == state[name].shape
-            if (old_layer, old_rest) == (layer, rest) and fits and _are_related(old_part, part):
+            if (
+                (old_layer, old_rest) == (layer, rest)
+                and fits
+                and _are_related(old_part, part)
+            ):
                 kept[name] = old_name
                 del unused[old_name]
                 break
@@ -111,7 +119,9 @@ def kept_names(weights: dict, old_pe: str, model: GPT) -> dict[str, str]:
 def _are_related(old_part: str, new_part: str) -> bool:
     """Return whether one part's class is a base class of the other's."""
     try:
-        (old, _), (new, _) = (next(iter(pe_spec.parse(part))) for part in (old_part, new_part))
+        (old, _), (new, _) = (
+            next(iter(pe_spec.parse(part))) for part in (old_part, new_part)
+        )
     except InputError:  # a plugin is not loaded
         return False
     return issubclass(old, new) or issubclass(new, old)

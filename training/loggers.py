@@ -41,7 +41,9 @@ class WandbLogger:
 
     def log(self, values: dict[str, float | str], step: int) -> None:
         shown = {
-            name: self.wandb.Html(f"<pre>{html.escape(x)}</pre>") if isinstance(x, str) else x
+            name: self.wandb.Html(f"<pre>{html.escape(x)}</pre>")
+            if isinstance(x, str)
+            else x
             for name, x in values.items()
         }
         self.run.log({"step": step, **shown})

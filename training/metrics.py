@@ -54,7 +54,9 @@ class StepMetrics:
         if scaler.is_enabled():
             norms = torch.zeros_like(norms)
         if not (losses + norms).isfinite().all():
-            for before, pair in enumerate(zip(losses, norms, strict=True), step - len(losses)):
+            for before, pair in enumerate(
+                zip(losses, norms, strict=True), step - len(losses)
+            ):
                 for name, value in zip(("loss", "gradient norm"), pair, strict=True):
                     check_finite(value, f"the {name} of step {before + 1}", before, run)
         return losses

@@ -168,7 +168,9 @@ class Config:
             problems.append("--override is for --resume: pass both, or remove it")
         for name in sorted(self.overridden - MAY_BE_OVERRIDDEN - MAY_CHANGE_ON_RESUME):
             known = ",".join(sorted(MAY_BE_OVERRIDDEN))
-            problems.append(f"--override {name} cannot change in a run: use some of {known}")
+            problems.append(
+                f"--override {name} cannot change in a run: use some of {known}"
+            )
         if self.min_lr > self.lr:
             values = f"min_lr {self.min_lr:g} is above lr {self.lr:g}"
             problems.append(f"{values}: use a lower --min_lr")
@@ -176,7 +178,9 @@ class Config:
             known = " ".join(OPTIMIZERS)
             problems.append(f"unknown optimizer '{self.optimizer}': use one of {known}")
         if self.sample_every and not self.causal:
-            problems.append("sample_every is for decoders: remove it, or use --objective clm")
+            problems.append(
+                "sample_every is for decoders: remove it, or use --objective clm"
+            )
         try:
             self.plugin = plugins.recorded(self.gpt_config(vocab_size=64).encodings)
         except InputError as error:
@@ -195,7 +199,9 @@ class Config:
 
     def gpt_config(self, vocab_size: int) -> GPTConfig:
         names = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size"}
-        return GPTConfig(**{name: getattr(self, name) for name in names}, vocab_size=vocab_size)
+        return GPTConfig(
+            **{name: getattr(self, name) for name in names}, vocab_size=vocab_size
+        )
 
     def sequences_per_step(self, world_size: int) -> int:
         """Return the batch size. Raises InputError if ranks cannot share it."""

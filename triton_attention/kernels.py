@@ -132,7 +132,9 @@ def _evaluate_pieces(r, pieces, first_piece, last_piece, NUM_PIECES: tl.constexp
 
 
 @triton.jit
-def _load_tile(x, rows, count, stride, columns, D: tl.constexpr, inner: tl.constexpr = False):
+def _load_tile(
+    x, rows, count, stride, columns, D: tl.constexpr, inner: tl.constexpr = False
+):
     """Load rows of a matrix (count, D), zeros past its ends; inner: there are none."""
     pointers = x + rows.to(tl.int64)[:, None] * stride + columns[None, :]
     if inner and columns.shape[0] == D:
@@ -170,7 +172,9 @@ def _log2(x):
 
 
 @triton.jit
-def _load_vector(x, indices, count, stride, used: tl.constexpr, inner: tl.constexpr = False):
+def _load_vector(
+    x, indices, count, stride, used: tl.constexpr, inner: tl.constexpr = False
+):
     """Load one number per token; zeros past the end, or if unused."""
     if used:
         if inner:
@@ -272,7 +276,9 @@ def attention_forward(
             row_max = new_max
     # rows past the last query attend to nothing
     row_sum = tl.maximum(tl.sum(row_sum, 1), 1e-30)
-    _store_tile(Y + (batch * T * H + head) * D, y / row_sum[:, None], t, T, H * D, channels, D)
+    _store_tile(
+        Y + (batch * T * H + head) * D, y / row_sum[:, None], t, T, H * D, channels, D
+    )
     LSE += tl.program_id(1).to(tl.int64) * T
     tl.store(LSE + t, row_max + tl.log2(row_sum), mask=t < T)
 
@@ -360,7 +366,9 @@ def attention_backward_rows(
                 kind, causal, windowed, masked, i[:, None], j[None, :], s_i, g, s_j,
                 TABLE, PIECES, first_piece, last_piece, S, window_size, NUM_PIECES,
             )  # fmt: skip
-            p = tl.exp2(_dot(q, tl.trans(k), precision) * (scale * LOG2E) + (b - lse))  # (M, N)
+            p = tl.exp2(
+                _dot(q, tl.trans(k), precision) * (scale * LOG2E) + (b - lse)
+            )  # (M, N)
             dz = p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
             dq += _dot(dz.to(k.dtype), k, precision)
             if needs_residue:
@@ -431,7 +439,9 @@ def attention_backward_columns(
         last = 0  # the number after the last tile
         for first_block in range(0, blocks, 128):
             block = first_block + tl.arange(0, 128)
-            starts = tl.load(KEPT_TILES + block, mask=block < blocks, other=1 << 20) * SKIP_KEYS
+            starts = (
+                tl.load(KEPT_TILES + block, mask=block < blocks, other=1 << 20) * SKIP_KEYS
+            )
             reads = (starts < tl.program_id(0) * N + N) & (starts < S)
             last = tl.maximum(last, tl.max(tl.where(reads, block + 1, 0), 0))
             if not causal:
@@ -470,7 +480,9 @@ def attention_backward_columns(
                 kind, causal, windowed, masked, i[None, :], j[:, None], s_i, g, s_j,
                 TABLE, PIECES, first_piece, last_piece, S, window_size, NUM_PIECES,
             )  # fmt: skip
-            p = tl.exp2(_dot(k, tl.trans(q), precision) * (scale * LOG2E) + (b - lse))  # (N, M)
+            p = tl.exp2(
+                _dot(k, tl.trans(q), precision) * (scale * LOG2E) + (b - lse)
+            )  # (N, M)
             dv += _dot(p.to(dy.dtype), dy, precision)
             dz = p * (_dot(v, tl.trans(dy), precision) - delta)
             dk += _dot(dz.to(q.dtype), q, precision)

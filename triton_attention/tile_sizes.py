@@ -23,9 +23,17 @@ def select(kind: str, head_dim: int, dtype: torch.dtype) -> dict[str, Sizes]:
             "distances": (64, 64, 8, 2),
         }
     if kind == "none":
-        return {"forward": (64, 64, 4, 2), "rows": (64, 32, 4, 3), "columns": (32, 64, 4, 3)}
+        return {
+            "forward": (64, 64, 4, 2),
+            "rows": (64, 32, 4, 3),
+            "columns": (32, 64, 4, 3),
+        }
     if kind == "decay":
-        return {"forward": (64, 64, 4, 3), "rows": (64, 32, 4, 3), "columns": (64, 64, 4, 2)}
+        return {
+            "forward": (64, 64, 4, 3),
+            "rows": (64, 32, 4, 3),
+            "columns": (64, 64, 4, 2),
+        }
     if kind == "distance":
         # Fewer stages, because they also prefetch the table.
         forward, columns = (128, 64, 8, 2), (32, 128, 4, 2)

@@ -159,15 +159,21 @@ def decide(claim: Claim, comparisons: Comparisons) -> Verdict | None:
     if compared != {""}:
         claim = claim.but(others=[pe for pe in claim.others if pe in compared])
     verdict = claim.unmeasured()
-    measured = {name: each for name, each in comparisons.items() if isinstance(each, Interval)}
+    measured = {
+        name: each for name, each in comparisons.items() if isinstance(each, Interval)
+    }
     differing = [each for each in comparisons.values() if isinstance(each, tuple)]
     if settings := sorted({*itertools.chain(*differing)}):
         verdict.measured = f"the runs differ in {', '.join(settings)}"
         verdict.outcome = NOT_COMPARABLE
         return verdict
-    outcomes = [judge_bound(each, claim.relation, claim.bound) for each in measured.values()]
+    outcomes = [
+        judge_bound(each, claim.relation, claim.bound) for each in measured.values()
+    ]
     verdict.outcome, counts = combine(outcomes)
-    least = max(measured, key=lambda name: _distance(measured[name].estimate, claim.relation))
+    least = max(
+        measured, key=lambda name: _distance(measured[name].estimate, claim.relation)
+    )
     text = printed_interval(measured[least], one_seed=claim.quantity not in BENCHED)
     place = " ".join(filter(None, least))
     verdict.measured = ", ".join(filter(None, (claim.what + text, place)))

@@ -112,7 +112,8 @@ def judge_speed(benchmark: str, result: dict) -> list[Verdict]:
     claims = [
         _on_device(claim, result)
         for claim in _rows("speed")
-        if claim.benchmark == benchmark and (claim.size in (None, size) or size not in SIZES)
+        if claim.benchmark == benchmark
+        and (claim.size in (None, size) or size not in SIZES)
     ]
     return _judge_models(claims, speed_columns(result))
 
@@ -143,7 +144,9 @@ def judge_receptive_fields(
         text = f"receptive field {printed_interval(field, 2)} training lengths"
         claim = (shorter if field.estimate <= 1 else longer).but(encoding=column.label)
         model, trained_at = setup_of(column.records[0]), column.trained_at
-        same = [each for each in sum(perplexities, []) if setup_of(each.records[0]) == model]
+        same = [
+            each for each in sum(perplexities, []) if setup_of(each.records[0]) == model
+        ]
         for other, far in itertools.product(same, FAR_MULTIPLES):
             ends = far * trained_at, trained_at
             growth = compare((other, other), ends, intervals.perplexity_ratio)
@@ -353,7 +356,9 @@ def find_pairs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Itera
                     pair = [benched[pe] for pe in names]
                     evidence.append((_on_device(scaled, result), pair, (first, second)))
         for each, pair, lengths in evidence:
-            ratio = compare((pair[0], pair[1]), lengths, MEASURES[claim.quantity], "block_size")
+            ratio = compare(
+                (pair[0], pair[1]), lengths, MEASURES[claim.quantity], "block_size"
+            )
             if ratio is not None:
                 yield Pair(each, pair, lengths, ratio)
 

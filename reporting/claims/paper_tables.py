@@ -57,11 +57,15 @@ def paper_comparison(
     contexts, base = paper.contexts, None
     if all(_same_setting(record, paper) for record in records):
         names = [f"{context:,}" for context in contexts]
-        caption = f"{paper.metric}, in parentheses that of {{}}) and the relative difference."
+        caption = (
+            f"{paper.metric}, in parentheses that of {{}}) and the relative difference."
+        )
     else:
         base = paper.trained_at or contexts[0]
         if not paper.has_marks:
-            contexts = [context for context in contexts if context != base]  # both are 1 there
+            contexts = [
+                context for context in contexts if context != base
+            ]  # both are 1 there
         names = [f"{context / base:g}x" for context in contexts]
         what = "the training length" if paper.trained_at else "the shortest context"
         trained_at = join_numbers(paper.lengths[column.pe] for column in columns)
@@ -121,7 +125,9 @@ def _same_setting(record: dict, paper: Printed) -> bool:
     )
 
 
-def _cell(column: Column, paper: Printed, marks: Marks, context: int, base: int | None) -> str:
+def _cell(
+    column: Column, paper: Printed, marks: Marks, context: int, base: int | None
+) -> str:
     """Return our number, and the paper's in parentheses; base: context of a divisor."""
     scale = column.trained_at / paper.lengths[column.pe]
     value, theirs = column.mean(context * scale), paper.number(column.pe, context)
@@ -147,7 +153,9 @@ def paper_speeds(benchmark: str, result: dict, printed: Printed) -> Table | None
     None if no ratio was measured. Ratios whose context a paper does not state, or
     that was not measured, are next to each measured context.
     """
-    cells = [["benchmark", "context", "speed of", "relative to", "here", "paper", "at context"]]
+    cells = [
+        ["benchmark", "context", "speed of", "relative to", "here", "paper", "at context"]
+    ]
     columns = {column.pe: column for column in speed_columns(result)}
     for row in printed.rows if printed.metric == SPEED else ():
         pe, other, printed_at = row["encoding"], row["relative_to"], row["context"]
@@ -188,10 +196,14 @@ def training_length_table(
     return Table(cells, caption=escape_markdown(caption)) if len(cells) > 1 else None
 
 
-def _training_length_row(claim: Claim, pair: Pair, stated: list[dict[str, str]]) -> list[str]:
+def _training_length_row(
+    claim: Claim, pair: Pair, stated: list[dict[str, str]]
+) -> list[str]:
     quantity = claim.quantity
     trained_at = pair.claim.trained_at, pair.claim.other_trained_at
-    values = [_value(quantity, *each) for each in zip(pair.columns, pair.lengths, strict=True)]
+    values = [
+        _value(quantity, *each) for each in zip(pair.columns, pair.lengths, strict=True)
+    ]
     runs = []
     for pe, length, value in zip(
         (claim.encoding, *claim.others), trained_at, values, strict=True

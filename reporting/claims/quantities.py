@@ -134,7 +134,9 @@ def log_seconds_per_token(entry: dict) -> list[float]:
 
 def _of_queries(measure: Callable, pairs: Pairs) -> Interval:
     """Return a measure of scores by query, which the bootstrap draws."""
-    return measure([(np.array(a["by_question"]), np.array(b["by_question"])) for a, b in pairs])
+    return measure(
+        [(np.array(a["by_question"]), np.array(b["by_question"])) for a, b in pairs]
+    )
 
 
 def _accuracy_difference(pairs: Pairs) -> Interval:

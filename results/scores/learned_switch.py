@@ -22,7 +22,9 @@ class RoPEALiBiSwitch(ALiBi):
     def rotate(self, q, k, pos, q_features=(), k_features=()):
         w = (8 * self.s).sigmoid().double()[:, None]  # (H, 1)
         # In float64: sines of distant positions need the digits.
-        angle = pos.double()[:, None, None] * (w * frequencies(q.size(-1), 10_000, q.device))
+        angle = pos.double()[:, None, None] * (
+            w * frequencies(q.size(-1), 10_000, q.device)
+        )
         dtype = torch.promote_types(q.dtype, torch.float32)
         sin, cos = angle.sin().to(dtype), angle.cos().to(dtype)  # (T, H, D/2)
 
