@@ -361,9 +361,8 @@ def bias_matrix(
             tuple(feature[:, :, None] for feature in k_features),
             h[:, None, None],
         )
-    keys = max(
-        feature.size(2) for feature in k_features
-    )  # of running features there are fewer
+    # of running features there are fewer
+    keys = max(feature.size(2) for feature in k_features)
     last_query = query_offset + queries - 1
     # Distances of the last query, then those that only earlier queries have.
     d = last_query - torch.arange(keys + queries - 1, device=h.device)

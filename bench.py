@@ -250,9 +250,8 @@ def compare(config: Config, setting: Setting, result: dict) -> Iterator[dict]:
         yield result
     try:
         prepared = benchmark_preparation(config)
-    except (
-        InputError
-    ) as error:  # the tokenizer's vocabulary is neither cached nor reachable
+    # the tokenizer's vocabulary is neither cached nor reachable
+    except InputError as error:
         result["skipped"]["preparation"] = str(error)
         print(f"preparation: skipped, {error}")
     else:

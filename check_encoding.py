@@ -72,9 +72,8 @@ def specs_to_check(config: Config) -> list[str]:
             )
         classes = {posenc.ENCODINGS[name]: name for name in reversed(names)}
         return list(reversed(classes.values()))  # the first name of each class
-    specs = re.split(
-        r",(?!\w+=)", config.pe
-    )  # a comma before `option=` is part of an encoding
+    # a comma before `option=` is part of an encoding
+    specs = re.split(r",(?!\w+=)", config.pe)
     for spec in specs:
         pe_spec.parse(spec)
     return specs
@@ -173,9 +172,8 @@ def usual_cause(name: str, error: Exception) -> str:
 def describe(error: Exception, sources: Sequence[str]) -> str:
     """Return an exception in one line, with the last line of `sources`."""
     text = str(error)
-    first = " ".join(text.partition("\n")[0].split())[
-        :200
-    ]  # torch.compile's has many lines
+    # torch.compile's has many lines
+    first = " ".join(text.partition("\n")[0].split())[:200]
     message = f"{type(error).__name__}: {first}"
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename in sources]

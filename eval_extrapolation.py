@@ -86,9 +86,8 @@ class Window(NamedTuple):
     shard: int
     start: int  # offset of its first token in the shard
     length: int  # number of inputs: the context length, or less at the end of a region
-    counted: (
-        int  # number of predictions that count: the last ones, or those of masked tokens
-    )
+    # number of predictions that count: the last ones, or those of masked tokens
+    counted: int
     offset: int  # of its first token in the region
 
 
@@ -161,9 +160,8 @@ def select_text(
             f"{name} {value} is more than the context length {shortest}: "
             f"lower --{name} or remove that length"
         )
-    windows = Windows(
-        shards, longest
-    )  # raises InputError if the split is too short for one
+    # raises InputError if the split is too short for one
+    windows = Windows(shards, longest)
     protocol = {
         "name": config.protocol,
         "stride": config.stride,

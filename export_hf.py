@@ -31,10 +31,8 @@ from model import GPT
 from text_data.tokenizer import run_tokenizer
 
 HERE = Path(__file__).parent
-AUTO_CLASSES = {
-    True: "AutoModelForCausalLM",
-    False: "AutoModelForMaskedLM",
-}  # causal: class
+# causal: class
+AUTO_CLASSES = {True: "AutoModelForCausalLM", False: "AutoModelForMaskedLM"}
 EXAMPLES = {  # of the README
     True: """\
 # Documents that this repository prepares begin with this token.

@@ -46,9 +46,8 @@ class LayerCache:
         for n, all_tokens in zip(kept, stored, strict=True):
             features[n] = all_tokens if k_features[n].dim() == 4 else all_tokens[..., 0]
         latest = [feature[:, :, -1:] for feature in k_features]
-        if (
-            self.position is None
-        ):  # copies, because a slice keeps those of all tokens in memory
+        # copies, because a slice keeps those of all tokens in memory
+        if self.position is None:
             self.latest = [feature.clone() for feature in latest]
         else:  # compiled code needs the same tensors in every step
             for old, new in zip(self.latest, latest, strict=True):

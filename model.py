@@ -201,9 +201,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Return the outputs of all heads (B, T, H D), at positions pos (T,)."""
         last = past.last() if past else None
-        with torch.autocast(
-            x.device.type, enabled=False
-        ):  # sums along the text need float32
+        # sums along the text need float32
+        with torch.autocast(x.device.type, enabled=False):
             q_features, k_features = encoding.features(
                 attention.at_least_float32(x), pos, last
             )
@@ -215,9 +214,8 @@ class Attention(nn.Module):
         q, k = rotated_q, rotated_k
         window_size = query_offset = None
         if past:
-            k, v, *k_features = past.extend(
-                k, v, *k_features
-            )  # (B, G, S, D), S cached and new
+            # (B, G, S, D), S cached and new
+            k, v, *k_features = past.extend(k, v, *k_features)
             window_size = past.window
             query_offset = None if past.position is None else pos
         bias_inputs = attention.BiasInputs(encoding, q_features, tuple(k_features))

@@ -74,25 +74,20 @@ class Encoding(nn.Module):
     max_context: int | None = None  # longest supported sequence in tokens; None: no limit
     # False: a bias that FlexAttention cannot compile, as of matrix products
     is_elementwise = True
-    running_features: tuple[
-        int, ...
-    ] = ()  # indices of key features that only `rotate` reads
-    window_size: int | None = (
-        None  # attend only to keys with |d| < window_size; None: to all
-    )
+    # indices of key features that only `rotate` reads
+    running_features: tuple[int, ...] = ()
+    # attend only to keys with |d| < window_size; None: to all
+    window_size: int | None = None
     causal = True  # do not attend to later keys; `set_bidirectional` sets it to False
     combined_window_size: int | None = None  # of the combination that this is a part of
     supports_bidirectional = True  # whether an encoder can use the encoding
-    scales_queries = (
-        False  # whether `rotate` is only a factor of queries: combines with others
-    )
-    needs_head_dimension = (
-        False  # whether D = channels / heads counts: then no option `heads`
-    )
+    # whether `rotate` is only a factor of queries: combines with others
+    scales_queries = False
+    # whether D = channels / heads counts: then no option `heads`
+    needs_head_dimension = False
     changes_width = False  # whether `rotate` returns q and k of another width than D
-    rotates_heads_alike = (
-        False  # whether keys of `rotate` may have fewer heads than queries
-    )
+    # whether keys of `rotate` may have fewer heads than queries
+    rotates_heads_alike = False
     min_option_value = 1  # smallest value of integer options
     option_words: dict[str, tuple[str, ...]] = {}  # options that are words -> allowed words
     bias: Callable[..., Tensor] | None = None
@@ -451,9 +446,8 @@ class RoPE(Encoding):
         if self.rotated_heads is not None:
             acts = torch.arange(q.size(1), device=q.device)[:, None] < self.rotated_heads
             sin, cos = torch.where(acts, sin, 0), torch.where(acts, cos, 1)  # (T, H, R/2)
-        if (
-            len(pos) == 1 and self.rotated_heads is None
-        ):  # half the operations for one token
+        # half the operations for one token
+        if len(pos) == 1 and self.rotated_heads is None:
             rotated = rotate_pairs(torch.cat([q, k], 1), sin, cos)
             return rotated.split([q.size(1), k.size(1)], 1)
         return rotate_pairs(q, sin, cos), rotate_pairs(k, sin, cos)

@@ -127,9 +127,8 @@ def _cumulative_losses(entry: dict) -> tuple[np.ndarray, np.ndarray]:
     curve = entry.get("by_position")
     if entry.get("windows") == 1 and curve and None not in curve["loss"]:
         last = entry["tokens"] - curve["width"] * (len(curve["loss"]) - 1)
-        if (
-            0 < last <= curve["width"]
-        ):  # false for encoders, which predict some positions only
+        # false for encoders, which predict some positions only
+        if 0 < last <= curve["width"]:
             losses = np.array(curve["loss"])
             tokens = np.append(np.full(len(losses) - 1, curve["width"]), last)
     sums = np.cumsum([[0, *tokens], [0, *(losses * tokens)]], axis=1) / max(tokens.sum(), 1)

@@ -186,9 +186,8 @@ def check_shapes(spec: str) -> None:
         if hook == "embed":
             _check_shape(hook, result, [[B], [T], [C]])
         elif hook == "features":
-            for features, lengths in zip(
-                result, ([1, T], [T]), strict=True
-            ):  # queries, keys
+            # queries, keys
+            for features, lengths in zip(result, ([1, T], [T]), strict=True):
                 for feature in features:  # (B|1, H|1, T), or one dimension more
                     others = [[n] for n in feature.shape[3:4]]
                     _check_shape("a feature", feature, [[1, B], [1, H], lengths, *others])
@@ -480,10 +479,8 @@ def check_rotation_in_bfloat16(spec: str) -> Iterator[Measurement]:
     features = encoding.features(torch.randn(1, T, C), pos)
     exact = encoding.rotate(q.float(), k.float(), pos, *features)
     for ours, theirs in zip(encoding.rotate(q, k, pos, *features), exact, strict=True):
-        ours, theirs = (
-            ours.double(),
-            theirs.double(),
-        )  # of xpos, squares overflow in float32
+        # of xpos, squares overflow in float32
+        ours, theirs = ours.double(), theirs.double()
         error = ((ours - theirs).norm() / theirs.norm()).item()
         yield within(error, 0.01, f"relative error at {last:,} tokens")
 

@@ -24,9 +24,8 @@ class SHAPE(Sinusoidal):
 
     def embed(self, x, pos):
         if self.training:
-            pos = pos + torch.randint(
-                self.shift + 1, (len(x), 1), device=x.device
-            )  # (B, T)
+            # (B, T)
+            pos = pos + torch.randint(self.shift + 1, (len(x), 1), device=x.device)
         return super().embed(x, pos)
 
 

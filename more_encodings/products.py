@@ -98,8 +98,7 @@ class Wall(Encoding):
         own = query // BLOCK
         own_p, own_k = p_blocks[:, :, own], k_blocks[:, :, own]  # (B, H, T, tokens, D)
         pairs = (p_i[:, :, :, None] - own_p).clamp(max=0).exp() * own_k * q[:, :, :, None]
-        is_own = (
-            torch.arange(result.size(3), device=q.device) == own[:, None]
-        )  # (T, blocks)
+        # (T, blocks)
+        is_own = torch.arange(result.size(3), device=q.device) == own[:, None]
         result = torch.where(is_own[..., None], pairs.sum(-1)[:, :, :, None], result)
         return result.flatten(3)[..., :S] * scale - logits

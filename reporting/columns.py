@@ -164,9 +164,8 @@ def _label_suffix(record: dict, records: list[dict]) -> str:
 def setup_of(record: dict) -> tuple:
     """Return what a column's seeds share: encoding, LABELS and recipe (JSON)."""
     recipe = {name: record.get(name) for name in RECIPE_KEYS}
-    recipe["plugins"] = sorted(
-        (record.get("plugin") or {}).values()
-    )  # SHA-256 of the files
+    # SHA-256 of the files
+    recipe["plugins"] = sorted((record.get("plugin") or {}).values())
     labels = (record.get(name) for name in LABELS)
     return (record["pe"], *labels, json.dumps(recipe, sort_keys=True))
 

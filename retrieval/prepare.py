@@ -94,7 +94,8 @@ class SplitText:
     def __init__(self, shards: Shards, generator: np.random.Generator):
         self.shards, self.generator = shards, generator
         self.tokenizer = load_tokenizer(shards.tokenizer, shards.folder)
-        self.spans = []  # shard, offset of the first token and after the last of each document
+        # shard, offset of the first token and after the last of each document
+        self.spans = []
         for shard, tokens in enumerate(shards.tokens):
             starts = np.flatnonzero(tokens[:] == self.tokenizer.eot)
             for start, end in itertools.pairwise([*starts, len(tokens)]):

@@ -35,10 +35,8 @@ DEVICES = "EXPERIMENT_DEVICES"  # number of devices to believe in, for tests
 SCRIPTS = "EXPERIMENT_SCRIPTS"  # processes of the calling scripts; jobs end with them
 KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 POLL_SECONDS = 0.1
-UPDATE_SECONDS, PRINT_SECONDS = (
-    1,
-    60,
-)  # between lines of progress, on terminals and in files
+# between lines of progress, on terminals and in files
+UPDATE_SECONDS, PRINT_SECONDS = 1, 60
 CLEAR = "\x1b[J"  # the terminal from the cursor on
 
 

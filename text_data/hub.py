@@ -54,7 +54,8 @@ class _LengthCheck:
 
     def __init__(self):
         self.error = http_library().RemoteProtocolError
-        self.sizes = {}  # of large files, by the URL in the storage that the hub redirects to
+        # of large files, by the URL in the storage that the hub redirects to
+        self.sizes = {}
 
     def __call__(self, response) -> None:
         request, headers = response.request, response.headers

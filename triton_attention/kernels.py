@@ -366,9 +366,8 @@ def attention_backward_rows(
                 kind, causal, windowed, masked, i[:, None], j[None, :], s_i, g, s_j,
                 TABLE, PIECES, first_piece, last_piece, S, window_size, NUM_PIECES,
             )  # fmt: skip
-            p = tl.exp2(
-                _dot(q, tl.trans(k), precision) * (scale * LOG2E) + (b - lse)
-            )  # (M, N)
+            # (M, N)
+            p = tl.exp2(_dot(q, tl.trans(k), precision) * (scale * LOG2E) + (b - lse))
             dz = p * (_dot(dy, tl.trans(v), precision) - delta[:, None])
             dq += _dot(dz.to(k.dtype), k, precision)
             if needs_residue:
@@ -480,9 +479,8 @@ def attention_backward_columns(
                 kind, causal, windowed, masked, i[None, :], j[:, None], s_i, g, s_j,
                 TABLE, PIECES, first_piece, last_piece, S, window_size, NUM_PIECES,
             )  # fmt: skip
-            p = tl.exp2(
-                _dot(k, tl.trans(q), precision) * (scale * LOG2E) + (b - lse)
-            )  # (N, M)
+            # (N, M)
+            p = tl.exp2(_dot(k, tl.trans(q), precision) * (scale * LOG2E) + (b - lse))
             dv += _dot(p.to(dy.dtype), dy, precision)
             dz = p * (_dot(v, tl.trans(dy), precision) - delta)
             dk += _dot(dz.to(q.dtype), q, precision)

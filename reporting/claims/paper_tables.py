@@ -63,9 +63,8 @@ def paper_comparison(
     else:
         base = paper.trained_at or contexts[0]
         if not paper.has_marks:
-            contexts = [
-                context for context in contexts if context != base
-            ]  # both are 1 there
+            # both are 1 there
+            contexts = [context for context in contexts if context != base]
         names = [f"{context / base:g}x" for context in contexts]
         what = "the training length" if paper.trained_at else "the shortest context"
         trained_at = join_numbers(paper.lengths[column.pe] for column in columns)

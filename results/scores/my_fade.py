@@ -14,9 +14,8 @@ class Fade(Encoding):
 
     def __init__(self, heads, channels, block_size):
         super().__init__(heads, channels, block_size)
-        self.log_m = nn.Parameter(
-            -8 * torch.arange(1, heads + 1) / heads
-        )  # log2 of the slopes
+        # log2 of the slopes
+        self.log_m = nn.Parameter(-8 * torch.arange(1, heads + 1) / heads)
         self.rate = nn.Linear(channels, heads)  # w, c
 
     def features(self, x, pos, previous=None):
