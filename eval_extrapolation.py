@@ -25,7 +25,6 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from runtime import cli, devices
-from runtime.schema import perplexity
 
 import numpy as np
 import torch
@@ -33,6 +32,7 @@ import torch
 from errors import InputError
 from evaluation import runner
 from evaluation.runner import LoadedRun, Plan
+from model import perplexity
 from text_data.data_loader import (
     Windows,
     evenly_spaced,

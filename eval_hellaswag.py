@@ -64,9 +64,7 @@ def load_examples(source: str | None) -> list[dict]:
             raise InputError(f"{what}: repair it; the split test has no labels")
         context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
         endings, label = [*map(preprocess, row["endings"])], int(row["label"])
-        examples.append(
-            {"context": preprocess(context), "endings": endings, "label": label}
-        )
+        examples.append(dict(context=preprocess(context), endings=endings, label=label))
     return examples
 
 
@@ -85,7 +83,7 @@ def evaluate(loaded: runner.LoadedRun, examples: list[dict], config: Config) -> 
     data = {"dataset": "hellaswag", "split": split, "tokenizer": tokenizer.name}
     protocol = {"name": "lm-evaluation-harness", "prompt_examples": 0}
     identity = loaded.identity() | {"data": data | {"sha256": digest}, "protocol": protocol}
-    header = runner.make_header(run, identity)
+    record = runner.make_header(run, identity) | {"examples": len(chosen)}
     path = runner.record_path(run, "eval", "hellaswag", split)
     scores = np.array(runner.existing_record(path, identity).get("log_likelihoods", []))
     is_new = len(scores) < len(chosen)
@@ -95,18 +93,16 @@ def evaluate(loaded: runner.LoadedRun, examples: list[dict], config: Config) -> 
             context, endings = chosen[item]["context"], chosen[item]["endings"]
             pairs = [encode_pair(tokenizer, context, " " + ending) for ending in endings]
             scores[item] = log_likelihoods(loaded, pairs)
-        header["log_likelihoods"] = loaded.sum(scores).tolist()
-        header["provenance"] = devices.provenance(loaded.device)
+        record["log_likelihoods"] = loaded.sum(scores).tolist()
+        record["provenance"] = devices.provenance(loaded.device)
     else:
         print(f"{run} is already evaluated")
-    record = header | {"examples": len(chosen)}
     for name, right in answered(scores[: len(chosen)], chosen).items():
         error = float(right.std(ddof=1)) / len(right) ** 0.5 if len(right) > 1 else None
         record |= {name: float(right.mean()), f"{name}_se": error}
         spread = "—" if error is None else f"{100 * error:.2f}"
-        print(
-            f"{run}: {name} {100 * right.mean():.2f} ± {spread}% of {len(right)} examples"
-        )
+        percent = f"{100 * right.mean():.2f} ± {spread}%"
+        print(f"{run}: {name} {percent} of {len(chosen)} examples")
     if loaded.processes.rank == 0 and is_new:
         runner.write_record(run, path, record)
     print(f"record: {path}")
@@ -128,8 +124,7 @@ def log_likelihoods(loaded: runner.LoadedRun, pairs: list[tuple[list, list]]) ->
     Longer sequences than the encoding supports keep their last tokens; raises
     InputError for a continuation that is longer.
     """
-    longest = loaded.model.max_context or cli.LONGEST_LENGTH
-    # The last token is a target only.
+    longest = loaded.model.max_context or cli.LONGEST_LENGTH  # inputs
     sequences = [torch.tensor((x + y)[-1 - max(longest, len(y)) :]) for x, y in pairs]
     endings = [torch.tensor(ending, dtype=torch.int64) for _, ending in pairs]
     tokens = pad_sequence(sequences, batch_first=True)[:, :-1].to(loaded.device)  # (B, T)

@@ -548,6 +548,11 @@ def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     return losses
 
 
+def perplexity(loss: float) -> float:
+    """Return the perplexity of a mean loss in nats; infinity from 700 nats on."""
+    return math.inf if loss >= 700 else math.exp(loss)
+
+
 class MeanCrossEntropy(torch.autograd.Function):
     """The mean of `cross_entropies`, () float32, with gradients.
 

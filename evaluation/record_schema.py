@@ -1,12 +1,12 @@
 """Schema of records: what the fields of each kind of record must be.
 
-    record = read_record("runs/cable/eval_stdlib_val.json", remedy)
+    read_records(["runs/cable/eval_stdlib_val.json"], remedy)  # {source: record}
     find_mismatch(record, PERPLEXITY)  # None, or "expected float >= 0 at ..."
 
 Records are checked once, when they are read; programs rely on the fields that
 are required here. Names of data sets and splits become parts of file names.
 Numbers are finite, except for perplexities: the exponential of a loss of at
-least 700 is infinity (runtime/schema.py).
+least 700 is infinity (model.py).
 """
 
 from collections.abc import Sequence
@@ -14,59 +14,66 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from runtime.files import read_json, read_json_lines
-from runtime.schema import (
-    Count,
-    Fraction,
-    Integer,
-    Length,
-    LengthKey,
-    Loss,
-    Name,
-    NotNegative,
-    Number,
-    Percent,
-    Positive,
-    Text,
-    fields,
-    find_mismatch,
-    not_empty,
-    nullable,
-)
+from runtime.schema import Count, Length, LengthKey, Name, Text, fields, find_mismatch
 
+import msgspec
 from msgspec import Meta
 
 from errors import InputError
 
+Number: Any = Annotated[float, Meta(ge=-1e18, le=1e18)]
+NotNegative: Any = Annotated[float, Meta(ge=0, le=1e18)]
+Positive: Any = Annotated[float, Meta(ge=1e-18, le=1e18)]
+Loss: Any = Annotated[float, Meta(ge=-1e-6, le=1e18)]
+Fraction: Any = Annotated[float, Meta(ge=0, le=1 + 1e-6)]
+"""sums of fractions are rounded"""
+Percent: Any = Annotated[float, Meta(ge=0, le=100)]
+NOT_EMPTY = Meta(min_length=1)
+
 MODEL = {
     "run folder? pe size objective? dtype?": Text,
     "block_size": Length,
-    "step? init_steps? parameters?": nullable(Count),
-    "seed?": nullable(Integer),
+    "step? init_steps? parameters? seed?": Count | None,
     "settings": dict[Text, Any],
-    "training_text": nullable(Text),
-    "cache_window?": nullable(Length),
+    "training_text": Text | None,
+    "cache_window?": Length | None,
 }
 SPLIT = {"dataset split": Name}
 DATA = fields(SPLIT | {"tokenizer": Text})
 HEADER = fields(MODEL | {"data": fields(SPLIT)})  # what every evaluation writes
 
 
-def _by_length(
-    entry: dict, protocol: dict | None = None, data: Any = DATA, **others
-) -> Any:
+def _equal_lengths(value) -> None:
+    """Raise ValueError for lists of different lengths in an object."""
+    values = msgspec.structs.asdict(value).items()
+    lengths = {name: len(each) for name, each in values if isinstance(each, list)}
+    if len({*lengths.values()}) > 1:
+        raise ValueError(f"{' and '.join(lengths)} have different numbers of values")
+
+
+def _ordered(run) -> None:
+    """Raise ValueError for losses that are not in the order of their steps."""
+    steps = [step for step, _ in run.losses]
+    if steps != sorted(set(steps)):
+        raise ValueError(f"the losses of {run.run} are not in the order of their steps")
+
+
+def _by_length(entry: dict, protocol: dict | None = None, data=DATA, **others) -> Any:
     """Return the schema of results by length; null: it is not supported."""
     types = {**MODEL, "data": data, **others}
-    types["lengths"] = not_empty(dict[LengthKey, nullable(fields(entry))])
+    entry_type = fields(entry, namespace=EQUAL_LENGTHS)
+    types["lengths"] = Annotated[dict[LengthKey, entry_type | None], NOT_EMPTY]
     if protocol:
         types["protocol"] = fields(protocol)
     return fields(types)
 
 
-LOSS_CURVE = fields({"first": Count, "width": Length, "loss": list[nullable(Loss)]})
+EQUAL_LENGTHS, ORDERED = {"__post_init__": _equal_lengths}, {"__post_init__": _ordered}
+LOSS_CURVE = fields({"first": Count, "width": Length, "loss": list[Loss | None]})
 PERPLEXITY = _by_length(
     {
         "loss": Loss,
-        "loss_se": nullable(NotNegative),
+        "loss_se": NotNegative | None,
         "perplexity": Annotated[float, Meta(ge=0.99)],
         "tokens": Length,
         "blocks?": list[Loss],
@@ -75,18 +82,15 @@ PERPLEXITY = _by_length(
     },
     {
         "name remainder?": Text,
-        "stride? targets? span? spans?": nullable(Length),
+        "stride? targets? span? spans?": Length | None,
         "documents?": Length,
         "overlap?": Fraction,
-        "mask_rate?": nullable(Fraction),
+        "mask_rate?": Fraction | None,
     },
 )
+SHARES = fields({"tokens": list[Length], "share": list[Fraction]}, namespace=EQUAL_LENGTHS)
 RECEPTIVE_FIELD = _by_length(
-    {
-        "receptive_field": Positive,
-        "receptive_field_se": NotNegative,
-        "cumulative": fields({"tokens": list[Length], "share": list[Fraction]}),
-    },
+    {"receptive_field": Positive, "receptive_field_se": NotNegative, "cumulative": SHARES},
     {"windows": Length, "span": Length, "held": Fraction},
 )
 RECALL = _by_length(
@@ -96,7 +100,7 @@ RECALL = _by_length(
 TRAINED_RECALL = _by_length(
     {"accuracy": Percent, "accuracy_se": Percent},
     {"task": Text, "filler": Text, "trials": Length, "span": Length, "symbols": Length},
-    steps_to_95=nullable(Count),
+    steps_to_95=Count | None,
 )
 NDCG = _by_length(
     {"ndcg10": NotNegative, "ndcg10_se": NotNegative, "by_question": list[NotNegative]},
@@ -109,7 +113,7 @@ ACCURACY = fields(
         "data": DATA,
         "protocol": fields({"name": Text}),
         "acc acc_norm": Fraction,
-        "acc_se acc_norm_se": nullable(Fraction),
+        "acc_se acc_norm_se": Fraction | None,
         "examples": Count,
         "log_likelihoods?": list[list[Annotated[float, Meta(le=1e18)]]],
     }
@@ -117,7 +121,7 @@ ACCURACY = fields(
 
 HARDWARE = {"processor torch": Text}
 SETUP = {"model device dtype": Text, "micro_batch repeats": Length, "compile": bool}
-ROUNDS = not_empty(list[Positive])  # seconds
+ROUNDS = Annotated[list[Positive], NOT_EMPTY]  # seconds
 SPEED_ENTRY = fields(
     {
         "seconds": ROUNDS,
@@ -125,40 +129,34 @@ SPEED_ENTRY = fields(
         "tokens": Length,
         "tokens_per_second memory weights?": Positive,
         "ratios": dict[Text, Positive],
-        "mfu error?": nullable(NotNegative),
+        "mfu error?": NotNegative | None,
         "time?": dict[Text, Fraction],
-        "kernels?": list[fields({"name": Text, "calls": Count, "ms": Positive})],
     }
 )
-CONTEXTS = dict[LengthKey, dict[Text, nullable(SPEED_ENTRY)]]
+CONTEXTS = dict[LengthKey, dict[Text, SPEED_ENTRY | None]]
 SPEED_RESULT = fields(SETUP | {"contexts": CONTEXTS})
 SPEED_RESULTS = ("train", "attention", "generate", "eval")
 SPEED = fields(HARDWARE | {f"{name}?": SPEED_RESULT for name in SPEED_RESULTS})
+SECONDS = fields({"ours theirs": ROUNDS, "product?": ROUNDS}, namespace=EQUAL_LENGTHS)
 COMPARISON_ROW = fields(
     {
         "task encoding? against": Text,
         "tokens": Length,
-        "flops?": nullable(Positive),
+        "flops?": Positive | None,
         "product_flops?": Positive,
-        "seconds": fields({"ours": ROUNDS, "theirs": ROUNDS, "product?": ROUNDS}),
+        "seconds": SECONDS,
     }
 )
 COMPARED = {"context": Length, "rows": list[COMPARISON_ROW], "skipped": dict[Text, Text]}
 COMPARISON = fields(HARDWARE | {"compare": fields(SETUP | COMPARED)})
 POINTS = list[tuple[Count, Number]]  # steps and losses
-LOSSES_OF_RUN = {"run pe": Text, "size objective": nullable(Text), "losses": POINTS}
-LOSSES_OF_RUN |= {"seed": nullable(Integer), "step?": nullable(Count)}
-TRAININGS = Literal["pretraining", "fine-tuning"]
-LOSSES = fields({"training": TRAININGS, "runs": not_empty(list[fields(LOSSES_OF_RUN)])})
+LOSSES_OF_RUN = {"run pe": Text, "size objective": Text | None, "losses": POINTS}
+LOSSES_OF_RUN |= {"seed step?": Count | None}
+RUNS = Annotated[list[fields(LOSSES_OF_RUN, namespace=ORDERED)], NOT_EMPTY]
+LOSSES = fields({"training": Literal["pretraining", "fine-tuning"], "runs": RUNS})
 # finetune.json of retrieval.finetune. An unfinished fine-tuning has no losses.
-FINETUNING = fields(
-    {
-        "settings": fields({"seed": Integer}),
-        "sha256": fields({"data": nullable(Text)}),
-        "losses?": POINTS,
-    }
-)
-PARALLEL = (("blocks", "block_tokens"), ("tokens", "share"), ("ours", "theirs", "product"))
+FINETUNED = {"settings": fields({"seed": Count}), "sha256": fields({"data": Text | None})}
+FINETUNING = fields(FINETUNED | {"losses?": POINTS})
 BY_LENGTH = {  # record["metric"]
     "Perplexity": PERPLEXITY,
     "Receptive field": RECEPTIVE_FIELD,
@@ -183,82 +181,55 @@ def schema_of(record) -> Any:
     return next((schema for field, schema in kinds.items() if field in record), None)
 
 
-def read_json_values(path: str | Path, remedy: str, schema=None) -> dict[str, Any]:
-    """Return the JSON value in a file, or those in the lines of a .jsonl file.
+def read_json_values(path: str | Path, remedy: str) -> dict[str, Any]:
+    """Return {source: JSON value} of a file, or of the lines of a .jsonl file.
 
-    Keys: the path or, of a line, "PATH, line N". PATH.jsonl:NAME selects the
-    run NAME; in scores, the encoding. A corrupt line is None. schema: of each
-    value. Raises InputError as read_json does, and if there is no such line.
+    PATH.jsonl:NAME selects the run NAME; in scores, the encoding. A corrupt line
+    is None. Raises InputError as read_json does, and if there is no such line.
     """
     file, separator, name = str(path).partition(".jsonl:")
     file += ".jsonl" if separator else ""
     if not file.endswith(".jsonl"):
-        return {file: read_json(file, remedy, schema)}
+        return {file: read_json(file, remedy)}
     found = {f"{file}, line {n}": value for n, value in enumerate(read_json_lines(file), 1)}
     if separator:
         named = {source: x for source, x in found.items() if isinstance(x, dict)}
-        found = {
-            source: x for source, x in named.items() if x.get("run", x.get("pe")) == name
-        }
+        found = {f"{file}, line {n}": x for n, x in enumerate(read_json_lines(file), 1)}
+    if separator:
+        named = [(source, x) for source, x in found.items() if isinstance(x, dict)]
+        found = {source: x for source, x in named if x.get("run", x.get("pe")) == name}
     if not found:
-        raise InputError(
-            f"{path} has no records{f' of {name}' if separator else ''}: {remedy}"
-        )
-    for source, value in found.items():
-        if schema and (problem := find_mismatch(value, schema)):
-            raise InputError(f"{source}: {problem}: {remedy}")
+        whose = f" of {name}" if separator else ""
+        raise InputError(f"{path} has no records{whose}: {remedy}")
     return found
 
 
-def read_records(paths: Sequence[str | Path], remedy: str) -> dict[str, dict]:
+def read_records(paths: Sequence[str | Path], remedy: str, schema=None) -> dict[str, dict]:
     """Return {source: record} of JSON files, or JSON lines with a record each.
 
-    See read_json_values for sources and paths. Raises InputError, for all files
-    at once, if a record is missing, corrupt, or has a wrong field.
+    Sources are the path or, of a line, "PATH, line N"; paths: see
+    read_json_values. schema: None: that of a record's kind. Raises InputError,
+    for all files at once, if one is missing, corrupt, or has a wrong field.
     """
+    again = remedy if schema else "evaluate the run again, or remove the file"
     records, problems = {}, []
     for path in paths:
         try:
             if Path(path).is_dir():
-                raise InputError(
-                    f"{path} is a folder: pass its records, {path}/eval_*.json"
-                )
-            for source, record in read_json_values(path, remedy).items():
-                check_record(source, record, remedy)
-                records[source] = record
+                what = "a folder: pass its records"
+                raise InputError(f"{path} is {what}, {path}/eval_*.json")
+            found = read_json_values(path, remedy)
         except InputError as error:
             problems += error.problems
+            continue
+        for source, record in found.items():
+            kind = schema or schema_of(record)
+            if kind is None:
+                what = "not a record of eval_*.py or bench.py"
+                problems.append(f"{source} is {what}: {remedy}")
+            elif problem := find_mismatch(record, kind):
+                problems.append(f"{source}: {problem}: {again}")
+        records |= found
     if problems:
         raise InputError(*problems)
     return records
-
-
-def read_record(path: str | Path, remedy: str) -> dict:
-    """Return the record in a file. Raises InputError as read_records does."""
-    (record,) = read_records([path], remedy).values()
-    return record
-
-
-def check_record(path: str | Path, record, remedy: str) -> None:
-    """Raise InputError unless a file's content is a record."""
-    schema = schema_of(record)
-    if schema is None:
-        raise InputError(f"{path} is not a record of eval_*.py or bench.py: {remedy}")
-    problem = find_mismatch(record, schema) or find_uneven(record)
-    for run in record["runs"] if schema is LOSSES and not problem else ():
-        steps = [step for step, _ in run["losses"]]
-        if steps != sorted(set(steps)):
-            problem = f"the losses of {run['run']} are not in the order of their steps"
-    if problem:
-        raise InputError(f"{path}: {problem}: evaluate the run again, or remove the file")
-
-
-def find_uneven(value) -> str | None:
-    """Return a message about PARALLEL lists of different lengths, or None."""
-    inner = value.values() if isinstance(value, dict) else value
-    for names in PARALLEL if isinstance(value, dict) else ():
-        lists = [value[name] for name in names if isinstance(value.get(name), list)]
-        if len({len(values) for values in lists}) > 1:
-            return f"{' and '.join(names)} have different numbers of values"
-    problems = (find_uneven(each) for each in inner if isinstance(each, dict | list))
-    return next(filter(None, problems), None)

@@ -269,7 +269,7 @@ def existing_record(path: Path, identity: dict) -> dict:
     """
     if not path.exists():
         return {}
-    record = record_schema.read_record(path, "rename it or remove it")
+    (record,) = record_schema.read_records([path], "rename it or remove it").values()
     for key, name in (("data", "text"), ("protocol", "protocol")):
         if key in record and record[key] != identity.get(key):
             raise InputError(

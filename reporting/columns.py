@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime import cli
-from runtime.schema import MAY_CHANGE_ON_RESUME, RECORD_DEFAULTS
+from runtime.settings import MAY_CHANGE_ON_RESUME, RECORD_DEFAULTS
 
 from errors import InputError
 from reporting.formatting import (

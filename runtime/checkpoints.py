@@ -31,8 +31,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from runtime import plugins, schema
-from runtime.schema import Count, fields, find_mismatch, nullable
+from runtime import plugins, settings
+from runtime.schema import Count, fields, find_mismatch
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +52,7 @@ SETTINGS = {  # which programs read; --init_from and imported weights have other
     "steps?": Count,
     "mask_rate?": float,
     "data? init_from?": str | None,
-    "init_steps?": nullable(Count),
+    "init_steps?": Count | None,
     "plugin?": plugins.VERSIONS,
     "changes?": list,
 }
@@ -62,13 +62,13 @@ CONTENT = {
     "optimizer": dict,
     "scaler": dict,
     "step": Count,
-    "sampler": fields({"epoch?": Count, "index?": Count}, forbid_others=True),
+    "sampler": fields({"epoch?": Count, "index?": Count}, forbid_unknown_fields=True),
     "rng": list[fields({"cpu": Tensor})],
-    "gpt": fields(NETWORK, forbid_others=True),
+    "gpt": fields(NETWORK, forbid_unknown_fields=True),
     "config": fields(SETTINGS),
-    "data": fields({"sha256": str | None, "tokenizer": str}, forbid_others=True),
+    "data": fields({"sha256": str | None, "tokenizer": str}, forbid_unknown_fields=True),
 }
-TYPE = fields(CONTENT, forbid_others=True)
+TYPE = fields(CONTENT, forbid_unknown_fields=True)
 
 
 def list_checkpoints(folder: str | Path, before: float = math.inf) -> list[Path]:
@@ -241,7 +241,7 @@ def trained_steps(checkpoint: dict) -> int | None:
 
 def training_settings(checkpoint: dict) -> dict:
     """Return what a run learns with, without encoding, seed, start, defaults."""
-    excluded = schema.MAY_CHANGE_ON_RESUME | {
+    excluded = settings.MAY_CHANGE_ON_RESUME | {
         "pe",
         "plugin",
         "seed",
@@ -249,7 +249,7 @@ def training_settings(checkpoint: dict) -> dict:
         "init_steps",
     }
     items = checkpoint["config"].items()
-    defaults = schema.RECORD_DEFAULTS.items()
+    defaults = settings.RECORD_DEFAULTS.items()
     return {
         name: x for name, x in items if name not in excluded and (name, x) not in defaults
     }

@@ -30,13 +30,8 @@ from typing import Any
 from runtime import checkpoints, plugins
 from runtime.devices import provenance
 from runtime.files import atomic, read_json_lines, run_folder_of, writing
-from runtime.schema import (
-    MAY_BE_OVERRIDDEN,
-    MAY_CHANGE_ON_RESUME,
-    Count,
-    fields,
-    find_mismatch,
-)
+from runtime.schema import Count, fields, find_mismatch
+from runtime.settings import MAY_BE_OVERRIDDEN, MAY_CHANGE_ON_RESUME
 
 import torch
 import yaml

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from runtime import schema
 
@@ -25,7 +25,7 @@ from benchmarking.cases import cache_bytes
 from errors import InputError
 from evaluation import record_schema
 from evaluation.intervals import segment_losses
-from evaluation.record_schema import read_json_values, read_record, read_records
+from evaluation.record_schema import NOT_EMPTY, Loss, Number, Positive, read_records
 from model import GPT, GPTConfig
 from text_data.recall_task import FILLERS, TASKS
 
@@ -40,7 +40,7 @@ KINDS = {
     record_schema.TRAINED_RECALL: "{task} {filler}",
 }
 # What is used of a budget; comparisons use all settings and protocols.
-TRAINING = schema.fields({"lr": schema.Positive, "block_size steps": schema.Length})
+TRAINING = schema.fields({"lr": Positive, "block_size steps": schema.Length})
 BUDGET = schema.fields(
     {"seeds": list[int], "training": TRAINING, "recall_training?": TRAINING}
 )
@@ -49,34 +49,30 @@ TEXT = schema.fields(record_schema.SPLIT | {"tokenizer sha256": schema.Text})
 
 def by_seed(entry: dict[str, Any]) -> Any:
     """Return the type {seed: {length: entry}}; null: not supported."""
-    by_length = dict[schema.LengthKey, schema.nullable(TypedDict("Entry", entry))]  # pyright: ignore
-    return dict[schema.SeedKey, schema.not_empty(by_length)]
+    by_length = dict[schema.LengthKey, TypedDict("Entry", entry) | None]  # pyright: ignore
+    return dict[schema.SeedKey, Annotated[by_length, NOT_EMPTY]]
 
 
-ERROR, SECONDS = schema.NotNegative, list[schema.Positive]
-LOSSES = schema.not_empty(list[schema.Loss])  # of at most 32 segments, for paired intervals
-PERPLEXITY = {
-    "loss": schema.Loss,
-    "loss_se": schema.nullable(ERROR),
-    "tokens": schema.Length,
-}
+ERROR, SECONDS = record_schema.NotNegative, list[Positive]
+# Of at most 32 segments, for paired intervals.
+LOSSES = Annotated[list[Loss], NOT_EMPTY]
+PERPLEXITY = {"loss": Loss, "loss_se": ERROR | None, "tokens": schema.Length}
 PERPLEXITY |= {"blocks": LOSSES, "block_tokens": list[schema.Length]}
-GAINS = schema.not_empty(list[schema.Number])  # in nats
+ACCURACY = {"accuracy": record_schema.Percent, "accuracy_se": ERROR}
+GAINS = Annotated[list[Number], NOT_EMPTY]  # in nats
 FIELDS = {
     "pe training_text attention_path dtype python torch processor": schema.Text,
-    "commits": schema.not_empty(list[schema.nullable(schema.Text)]),
+    "commits": Annotated[list[schema.Text | None], NOT_EMPTY],
     "text": dict[str, schema.Text],
     "budget": dict[str, Any],
     "parameters": schema.Length,
-    "cache_bytes_per_token": schema.Positive,
+    "cache_bytes_per_token": Positive,
     "perplexity": by_seed(PERPLEXITY),
-    "recall": by_seed({"recall": schema.Number, "recall_se": ERROR, "by_trial": GAINS}),
-    "trained_recall": dict[
-        str, by_seed({"accuracy": schema.Percent, "accuracy_se": ERROR})
-    ],
-    "steps_to_95": dict[schema.SeedKey, schema.nullable(schema.Length)],
+    "recall": by_seed({"recall": Number, "recall_se": ERROR, "by_trial": GAINS}),
+    "trained_recall": dict[str, by_seed(ACCURACY)],
+    "steps_to_95": dict[schema.SeedKey, schema.Length | None],
     "speed": TypedDict("Speed", {"seconds": SECONDS, "rope": SECONDS}),  # pyright: ignore
-    "plugin?": schema.nullable(dict[schema.Text, schema.Text]),
+    "plugin?": dict[schema.Text, schema.Text] | None,
 }
 
 
@@ -95,9 +91,7 @@ class Score(schema.fields(FIELDS), omit_defaults=True):  # pyright: ignore
 def read_scores(paths: Iterable[str | Path]) -> dict[str, Score]:
     """Return {encoding: score} of files; one in its own file replaces a line's."""
     paths = sorted(paths, key=lambda path: str(path).endswith(".json"))
-    values = [
-        each for path in paths for each in read_json_values(path, REMEDY, Score).values()
-    ]
+    values = [*read_records(paths, REMEDY, Score).values()]
     return {score.pe: score for score in msgspec.convert(values, list[Score])}
 
 
@@ -133,7 +127,7 @@ def collect(folder: Path, pe: str) -> Score:
     protocols = {kind: same("protocol", found[kind].values()) for kind in kinds}
     results = {kind: {seed: compact(found[kind][seed]) for seed in seeds} for kind in kinds}
     path = folder / "speed" / f"{pe}.json"
-    bench = read_record(path, REMEDY)
+    (bench,) = read_records([path], REMEDY).values()
     train = bench["train"]
     ((context, cases),) = train["contexts"].items()
     if not cases.get(pe):

@@ -27,7 +27,7 @@ from conftest import search_path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from runtime import cli, plugins, schema  # noqa: E402
+from runtime import cli, plugins, settings  # noqa: E402
 
 import torch  # noqa: E402
 
@@ -129,7 +129,7 @@ def test_page_of_encodings_lists_the_registry():
 def test_settings_that_override_accepts_are_listed():
     page = (ROOT / "docs" / "training.md").read_text()
     listed = page.partition("`--override`\naccepts ")[2].partition(".")[0]
-    assert {*re.findall("`(.*?)`", listed)} == schema.MAY_BE_OVERRIDDEN
+    assert {*re.findall("`(.*?)`", listed)} == settings.MAY_BE_OVERRIDDEN
 
 
 def test_released_models_are_built():

@@ -6,13 +6,12 @@ from typing import NamedTuple
 from runtime import devices
 from runtime.distributed import Processes
 from runtime.run_folder import Run
-from runtime.schema import perplexity
 
 import torch
 from torch import Tensor
 
 from errors import InputError
-from model import GPT, select
+from model import GPT, perplexity, select
 from text_data.data_loader import Windows
 from text_data.recall_task import RecallWindows
 

@@ -13,7 +13,7 @@ from typing import Literal
 from runtime import cli, plugins
 from runtime.checkpoints import list_checkpoints, load_checkpoint
 from runtime.files import run_folder_of
-from runtime.schema import MAY_BE_OVERRIDDEN, MAY_CHANGE_ON_RESUME
+from runtime.settings import MAY_BE_OVERRIDDEN, MAY_CHANGE_ON_RESUME
 
 import torch
 

@@ -17,20 +17,20 @@ from pathlib import Path
 
 from runtime import cli, run_folder
 from runtime.files import atomic, read_json, write_json
-from runtime.schema import Count, Integer, Number, Text, fields, find_mismatch, nullable
+from runtime.schema import Count, Text, fields, find_mismatch
 
 import yaml
 
 from errors import InputError
-from evaluation.record_schema import FINETUNING
+from evaluation.record_schema import FINETUNING, Number
 from reporting import figures
 
 REMEDY = "train again, or remove the run"
 SETTINGS = fields(  # of config.yaml or config.json
     {
         "pe": Text,
-        "size? objective? data?": nullable(Text),
-        "seed? block_size?": nullable(Integer),
+        "size? objective? data?": Text | None,
+        "seed? block_size?": Count | None,
     }
 )
 LOG_ENTRY = fields({"step": Count, "loss": Number})

@@ -8,7 +8,6 @@ import pytest
 import record_examples
 from conftest import ROOT
 
-from errors import InputError
 from evaluation import record_schema
 
 UNREAD = {"checkpoint_sha256", "attention", "sha256", "lr"}  # no program reads them
@@ -71,18 +70,14 @@ def test_names_of_data_are_parts_of_file_names(field):
 )
 def test_lists_of_different_lengths_are_found(kind, path):
     record = getattr(record_examples, kind)()
-    record_schema.check_record("a", record, "remedy")
     record = changed(record, path, lambda inner, key: inner[key].pop())
-    with pytest.raises(InputError, match="have different numbers of values"):
-        record_schema.check_record("a", record, "remedy")
+    assert "have different numbers of values at " in find_problem(record)
 
 
 def test_losses_that_are_not_in_the_order_of_their_steps_are_found():
     record = record_examples.losses()
-    record_schema.check_record("a", record, "remedy")
     record["runs"][0]["losses"].reverse()
-    with pytest.raises(InputError, match="are not in the order of their steps"):
-        record_schema.check_record("a", record, "remedy")
+    assert "the losses of cable are not in the order of their steps" in find_problem(record)
 
 
 def test_committed_records_fulfil_the_schema():

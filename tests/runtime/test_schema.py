@@ -1,13 +1,16 @@
 """Tests of schemas: which values fit, and how the first that does not is named."""
 
 import math
+from typing import Annotated
 
 from runtime import schema
-from runtime.schema import Count, Length, LengthKey, Name, Number, SeedKey, Text, find_mismatch
+from runtime.schema import Count, Length, LengthKey, Name, SeedKey, Text, find_mismatch
 
 import pytest
 
-TYPES = {"a": Length, "b": schema.not_empty(list[Text]), "c": dict[Name, schema.nullable(Number)]}
+from evaluation.record_schema import NOT_EMPTY, Number
+
+TYPES = {"a": Length, "b": Annotated[list[Text], NOT_EMPTY], "c": dict[Name, Number | None]}
 SCHEMA = schema.fields(TYPES | {"d?": Name})
 A, B = {"a": 1}, {"b": ["x"], "c": {}}
 
@@ -38,7 +41,7 @@ def test_the_first_wrong_field_is_named(value, problem):
 
 def test_other_fields_can_be_forbidden():
     assert find_mismatch({"a": 1, "b": 2}, schema.fields({"a": Count})) is None
-    closed = schema.fields({"a": Count}, forbid_others=True)
+    closed = schema.fields({"a": Count}, forbid_unknown_fields=True)
     assert find_mismatch({"a": 1, "b": 2}, closed) == "object contains unknown field b"
 
 
