@@ -49,13 +49,12 @@ def learning_rate(step: int, config: Config) -> float:
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
+    fall = config.lr - config.min_lr
     if config.schedule == "wsd":
         left = (config.steps - step) / max(1, config.decay_fraction * config.steps)
-        return config.min_lr + (config.lr - config.min_lr) * min(1.0, left)
+        return config.min_lr + fall * min(1.0, left)
     progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
-    return (
-        config.min_lr + (config.lr - config.min_lr) * (1 + math.cos(math.pi * progress)) / 2
-    )
+    return config.min_lr + fall * (1 + math.cos(math.pi * progress)) / 2
 
 
 def main(argv=None):
@@ -92,22 +91,16 @@ class Trainer:
         if config.sample_every:
             from text_data.tokenizer import load_tokenizer
 
-            self.tokenizer = load_tokenizer(
-                self.train_windows.shards.tokenizer, config.data
-            )
+            name = self.train_windows.shards.tokenizer
+            self.tokenizer = load_tokenizer(name, config.data)
         self.init_steps, source = self.open_source(checkpoint)
         self.model = self.make_model(checkpoint, source)
-        options = (
-            config.lr,
-            (config.beta1, config.beta2),
-            config.weight_decay,
-            config.optimizer,
-        )
+        betas = config.beta1, config.beta2
+        options = config.lr, betas, config.weight_decay, config.optimizer
         self.optimizer = make_optimizer(self.model, *options)
         # Of each parameter group, relative to lr.
-        self.rate_factors = [
-            x["lr"] / (config.lr or 1) for x in self.optimizer.param_groups
-        ]
+        groups = self.optimizer.param_groups
+        self.rate_factors = [group["lr"] / (config.lr or 1) for group in groups]
         self.scaler = make_grad_scaler(self.device, self.dtype)
         self.step, self.sampler_state = self.restore(checkpoint)
         del checkpoint, source  # as large as model and optimizer
@@ -119,10 +112,8 @@ class Trainer:
         self.micro_batch = max(size for size in sizes if per_rank % size == 0)
         self.accumulation_steps = per_rank // self.micro_batch
         self.parallel_model, self.no_sync = self.compile_and_wrap()
-        windows = self.train_windows
-        self.metrics = metrics.StepMetrics(
-            config, self.model, windows, self.dtype, processes
-        )
+        model, windows = self.model, self.train_windows
+        self.metrics = metrics.StepMetrics(config, model, windows, self.dtype, processes)
         sampler = data_loader.Sampler(len(windows), config.seed, **self.sampler_state)
         sizes = (self.sequences_per_step, self.micro_batch, self.rank, self.world_size)
         batches = data_loader.micro_batches(windows, sampler, *sizes)
@@ -132,10 +123,8 @@ class Trainer:
         """Train to the last step, or until a signal arrives."""
         config, run = self.config, self.run
         if run.step >= config.steps:
-            state = (
-                f"{config.out_dir} is already trained: {self.step} of {config.steps} steps"
-            )
-            print(self.model.describe(), state, sep="\n")
+            done = f"{self.step} of {config.steps} steps"
+            print(f"{self.model.describe()}\n{config.out_dir} is already trained: {done}")
             return
         self.start()
         is_stopped = has_printed = False
@@ -160,9 +149,8 @@ class Trainer:
                 self.metrics.steps.append(self.train_step())
                 is_stopped = self.processes.any(bool(received))
                 is_last = self.step == config.steps
-                should_save = (
-                    is_stopped or is_last or self.step % config.checkpoint_every == 0
-                )
+                is_due = self.step % config.checkpoint_every == 0
+                should_save = is_stopped or is_last or is_due
                 should_log = should_save or self.step % config.log_every == 0
                 if should_log:  # waits for the device
                     losses = self.metrics.reduce_losses(self.step, run, self.scaler)
@@ -184,9 +172,8 @@ class Trainer:
                     self.save_checkpoint()
                 bar.update()
         if is_stopped and not is_last:
-            print(
-                f"stopped by a signal: step {self.step} is saved, use --resume to continue"
-            )
+            state = f"step {self.step} is saved"
+            print(f"stopped by a signal: {state}, use --resume to continue")
             if self.world_size > 1:
                 print("A traceback that follows is torchrun's, which ends by an exception.")
         if run.logger:
@@ -197,9 +184,8 @@ class Trainer:
     def train_step(self) -> metrics.Step:
         """Take one optimizer step, with gradient accumulation over micro-batches."""
         rate = learning_rate(self.step, self.config)
-        for group, factor in zip(
-            self.optimizer.param_groups, self.rate_factors, strict=True
-        ):
+        groups = self.optimizer.param_groups
+        for group, factor in zip(groups, self.rate_factors, strict=True):
             group["lr"] = rate * factor
         losses, data_seconds = [], 0.0
         for micro_step in range(self.accumulation_steps):
@@ -209,21 +195,18 @@ class Trainer:
             data_seconds += time.perf_counter() - start
             is_last = micro_step == self.accumulation_steps - 1
             losses.append(self.forward_backward_step(batch, is_last))
-        norm = optimizer_step(
-            self.model, self.optimizer, self.scaler, self.config.grad_clip
-        )
+        updated = self.model, self.optimizer, self.scaler
+        norm = optimizer_step(*updated, self.config.grad_clip)
         self.step += 1
         return metrics.Step(losses, norm, data_seconds)
 
-    def forward_backward_step(
-        self, batch: list[Tensor], is_last_micro_batch: bool
-    ) -> Tensor:
+    def forward_backward_step(self, batch: list[Tensor], is_last: bool) -> Tensor:
         """Add a micro-batch's gradients to those of the step; return its loss ().
 
         batch: inputs and targets, (micro-batch, block_size) int64; an encoder's
         masked positions. In the last backward pass the ranks average gradients.
         """
-        with contextlib.nullcontext() if is_last_micro_batch else self.no_sync():
+        with contextlib.nullcontext() if is_last else self.no_sync():
             with self.autocast:
                 loss = self.parallel_model(*batch)
             self.scaler.scale(loss / self.accumulation_steps).backward()
@@ -231,9 +214,8 @@ class Trainer:
 
     def log_step(self, losses: Tensor) -> None:
         """Print and log loss, throughput and memory since the last log line."""
-        values = self.metrics.summarize(
-            losses, lr=learning_rate(self.step - 1, self.config)
-        )
+        rate = learning_rate(self.step - 1, self.config)
+        values = self.metrics.summarize(losses, rate)
         self.print_line(*metrics.step_columns(values, self.config.steps - self.step))
         self.processes.run_on_all_ranks(lambda: self.run.log("train", self.step, **values))
 
@@ -249,18 +231,15 @@ class Trainer:
         with torch.compiler.set_stance("force_eager"):
             for start in range(0, len(own), self.micro_batch):
                 batch = windows.batch(own[start : start + self.micro_batch])
-                inputs, *targets = [x.to(self.device) for x in batch]
+                tensors = [x.to(self.device) for x in batch]
                 rows = max(0, own_count - start)  # further ones are padding
                 with self.autocast:
-                    sums += metrics.validation_sums(
-                        self.model, windows, rows, inputs, *targets
-                    )
+                    sums += metrics.validation_sums(self.model, windows, rows, *tensors)
         self.model.train()
         tokens = len(indices) * windows.targets_per_window
+        context = tokens, windows, self.step, self.run
         sums = self.processes.sum(sums)
-        values, columns = metrics.validation_values(
-            sums, tokens, windows, self.step, self.run
-        )
+        values, columns = metrics.validation_values(sums, *context)
         self.print_line(*columns)
         self.processes.run_on_all_ranks(lambda: self.run.log("val", self.step, **values))
         if logger := self.run.logger:
@@ -294,7 +273,9 @@ class Trainer:
             "rng": self.processes.gather(devices.random_state(self.device)),
             "gpt": dataclasses.asdict(self.model.config),
         }
-        metrics.check_parameters(self.model, self.step, self.run)
+        for name, values in self.model.named_parameters():
+            what = f"{name} after step {self.step}"
+            metrics.check_finite(values, what, self.step, self.run)
         self.processes.run_on_all_ranks(lambda: self.run.save(**checkpoint))
 
     def print_line(self, *columns: str) -> None:
@@ -367,10 +348,9 @@ class Trainer:
                 devices.set_random_state(checkpoint["rng"][self.rank], self.device)
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise InputError(
-                f"--resume: the optimizer or random state does not fit this network ({reason}): "
-                "use an earlier checkpoint, or start a new run with --init_from"
-            ) from None
+            what = f"the optimizer or random state does not fit this network ({reason})"
+            remedy = "use an earlier checkpoint, or start a new run with --init_from"
+            raise InputError(f"--resume: {what}: {remedy}") from None
         return checkpoint["step"], checkpoint["sampler"]
 
     def compile_and_wrap(self) -> tuple:
@@ -392,16 +372,11 @@ class Trainer:
     def start(self) -> None:
         """Lock the run folder and print what is trained."""
         config = self.config
-        print(
-            self.model.describe(),
-            *settings.describe_epochs(config, self.train_windows),
-            sep="\n",
-        )
-        print(
-            f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = world size "
-            f"{self.world_size} x {self.accumulation_steps} micro-batches x "
-            f"{self.micro_batch} sequences, from step {self.step}"
-        )
+        epochs = settings.describe_epochs(config, self.train_windows)
+        print(self.model.describe(), *epochs, sep="\n")
+        steps = f"{config.steps:,} steps of {config.tokens_per_step:,} tokens"
+        parts = f"{self.accumulation_steps} micro-batches x {self.micro_batch} sequences"
+        print(f"{steps} = world size {self.world_size} x {parts}, from step {self.step}")
         facts = {"init_steps": self.init_steps, "processes": self.world_size}
         facts["parameters"] = self.model.parameter_count()
         self.processes.run_on_all_ranks(lambda: self.run.start(self.device, **facts))

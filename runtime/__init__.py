@@ -30,15 +30,11 @@ def describe_missing_package(error):
 
     A missing module of this repository, or of Python itself, is a bug.
     """
-    package, _, submodule = (getattr(error, "name", None) or "").partition(".")
-    own = Path(__file__).parent.parent / package
-    if (
-        not isinstance(error, ImportError)
-        or not package
-        or package in sys.stdlib_module_names
-    ):
-        return None
-    if own.is_dir() or own.with_suffix(".py").is_file():
+    name = error.name if isinstance(error, ImportError) else None
+    package, _, submodule = (name or "").partition(".")
+    own = Path(__file__).parent.parent / package  # this repository without a package
+    is_own = own.is_dir() or own.with_suffix(".py").is_file()
+    if is_own or package in sys.stdlib_module_names:
         return None
     if isinstance(error, ModuleNotFoundError) and not submodule:
         return f"missing package {package}: pip install {package}"

@@ -74,9 +74,7 @@ TYPE = fields(CONTENT, forbid_unknown_fields=True)
 def list_checkpoints(folder: str | Path, before: float = math.inf) -> list[Path]:
     """Return the checkpoints of a run, before a step, the newest last."""
     paths = [path for path in Path(folder).glob("checkpoint_*.pt") if path.is_file()]
-    return sorted(
-        (path for path in paths if 0 <= named_step(path) < before), key=named_step
-    )
+    return sorted((x for x in paths if 0 <= named_step(x) < before), key=named_step)
 
 
 def named_step(path: Path) -> int:
@@ -89,18 +87,14 @@ def checkpoint_path(run: str | Path) -> Path:
     """Return the newest checkpoint of a run, or the path to a file."""
     if os.path.isfile(run):  # False, no exception, for names that are too long
         return Path(run)
+    remedy = "train first, or pass the folder of a run"
     if not os.path.exists(run):
-        raise InputError(f"{run} does not exist: train first, or pass the folder of a run")
+        raise InputError(f"{run} does not exist: {remedy}")
     if paths := list_checkpoints(run):
         return paths[-1]
     if paths := sorted(Path(run).glob("*/checkpoint_*.pt")):
-        raise InputError(
-            f"{run} contains runs, but no checkpoint: pass {paths[0].parent}, or "
-            f"{Path(run) / '*'} to programs that take several runs"
-        )
-    raise InputError(
-        f"{run} contains no checkpoint: train first, or pass the folder of a run"
-    )
+        remedy = f"pass {paths[0].parent}, or {Path(run) / '*'} to programs that take several runs"
+    raise InputError(f"{run} contains no checkpoint: {remedy}")
 
 
 def load_checkpoint(
@@ -139,15 +133,12 @@ class _HashedFile:
     """A file to write to, and the hash of what is written."""
 
     def __init__(self, file):
-        self.file = file
+        self.file, self.flush = file, file.flush
         self.digest = hashlib.sha256()
 
     def write(self, data) -> int:
         self.digest.update(data)
         return self.file.write(data)
-
-    def flush(self) -> None:
-        self.file.flush()
 
 
 def _read(path: Path) -> tuple[Any, str]:
@@ -203,10 +194,8 @@ def _corrupt(path: Path, reason: str) -> InputError:
 
 
 def _foreign(path: Path, reason: str) -> InputError:
-    return InputError(
-        f"{path} is not a checkpoint of train_gpt.py ({reason}): "
-        "pass the folder of a run that it trained"
-    )
+    what = f"{path} is not a checkpoint of train_gpt.py ({reason})"
+    return InputError(f"{what}: pass the folder of a run that it trained")
 
 
 def _check_content(path: Path, checkpoint) -> None:
@@ -241,18 +230,10 @@ def trained_steps(checkpoint: dict) -> int | None:
 
 def training_settings(checkpoint: dict) -> dict:
     """Return what a run learns with, without encoding, seed, start, defaults."""
-    excluded = settings.MAY_CHANGE_ON_RESUME | {
-        "pe",
-        "plugin",
-        "seed",
-        "init_from",
-        "init_steps",
-    }
-    items = checkpoint["config"].items()
-    defaults = settings.RECORD_DEFAULTS.items()
-    return {
-        name: x for name, x in items if name not in excluded and (name, x) not in defaults
-    }
+    excluded = {"pe", "plugin", "seed", "init_from", "init_steps"}
+    excluded |= settings.MAY_CHANGE_ON_RESUME
+    items, defaults = checkpoint["config"].items(), settings.RECORD_DEFAULTS.items()
+    return {k: x for k, x in items if k not in excluded and (k, x) not in defaults}
 
 
 def load_model(
@@ -296,9 +277,8 @@ def load_weights(model: GPT, weights: dict, run: str | Path) -> None:
         model.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"the weights in {run} belong to another architecture ({reason}): use another run"
-        ) from None
+        what = f"the weights in {run} belong to another architecture ({reason})"
+        raise InputError(f"{what}: use another run") from None
     check_finite(model, run)
 
 
@@ -306,7 +286,5 @@ def check_finite(model: GPT, run: str | Path) -> None:
     """Raise InputError if a parameter contains NaN or Inf."""
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
-            raise InputError(
-                f"{run}: the weights contain NaN or Inf ({name}): "
-                "use an earlier checkpoint, or other weights"
-            )
+            remedy = "use an earlier checkpoint, or other weights"
+            raise InputError(f"{run}: the weights contain NaN or Inf ({name}): {remedy}")

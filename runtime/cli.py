@@ -111,9 +111,8 @@ def _make_parser(config_class: type, description, positional) -> argparse.Argume
     texts = _docstrings(config_class)
     for field in dataclasses.fields(config_class):
         default = yaml.safe_dump(_default(field), default_flow_style=True).split("\n")[0]
-        text = (
-            f"{texts.get(field.name, '')} ({_resolve(field.type)[1]}; default: {default})"
-        )
+        words = f"{_resolve(field.type)[1]}; default: {default}"
+        text = f"{texts.get(field.name, '')} ({words})"
         options: dict[str, Any] = {"metavar": "X", "help": text.replace("%", "%%")}
         name = f"--{field.name}"
         if field.name == "plugin":
@@ -183,9 +182,8 @@ def _resolve(kind, field: dataclasses.Field | None = None) -> tuple[Any, str]:
     if members and kind not in WORDS:
         kinds, words = zip(*(_resolve(member, field) for member in members), strict=True)
         whole: Any = Union if origin is types.UnionType else origin
-        return whole[kinds], (
-            "values separated by spaces: " if origin is list else ""
-        ) + " or ".join(words)
+        prefix = "values separated by spaces: " if origin is list else ""
+        return whole[kinds], prefix + " or ".join(words)
     if kind is str and field:
         kind = Annotated[str, Meta(pattern=USABLE, min_length=int(field.default != ""))]
         return kind, WORDS[str]
@@ -226,11 +224,10 @@ def _complete_booleans(argv: list[str], fields: dict) -> list[str]:
 def _unknown_words(words: list[str], fields) -> list[str]:
     """Return a message for each unknown flag, or for stray words."""
     names = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
-    return [unknown(f"flag --{name}", name, fields) for name in names] or [
-        f"{word} is neither a flag nor the value of one: remove it, join several values "
-        "as in --help, or pass a file as --config"
-        for word in words
-    ]
+    what = "is neither a flag nor the value of one"
+    remedy = "remove it, join several values as in --help, or pass a file as --config"
+    stray = [f"{word} {what}: {remedy}" for word in words]
+    return [unknown(f"flag --{name}", name, fields) for name in names] or stray
 
 
 def unknown(what: str, name: str, fields) -> str:
@@ -263,15 +260,12 @@ def parse_lengths(text: str, block_size: int) -> list[int]:
     """Return the sorted token counts of "512,1x,16x"; 1x is `block_size`."""
     words = text.replace(" ", "").split(",")
     if all(re.fullmatch("[1-9][0-9]{0,9}x?", word) for word in words):
-        factors = [block_size if word.endswith("x") else 1 for word in words]
-        pairs = zip(words, factors, strict=True)
-        lengths = {int(word.removesuffix("x")) * factor for word, factor in pairs}
+        units = {"x": block_size}
+        lengths = {int(word.rstrip("x")) * units.get(word[-1], 1) for word in words}
         if max(lengths) <= LONGEST_LENGTH:
             return sorted(lengths)
-    raise InputError(
-        f"lengths '{text}' are invalid: use token counts or multiples of the training length, "
-        "as in 512,1024 or 1x,16x"
-    )
+    remedy = "use token counts or multiples of the training length"
+    raise InputError(f"lengths '{text}' are invalid: {remedy}, as in 512,1024 or 1x,16x")
 
 
 def run(main) -> None:
@@ -314,11 +308,7 @@ def _system_problem(error: Exception) -> str | None:
         name = ascii(error.filename)
         return f"{name} cannot be used ({error.strerror}): use another file, folder or name"
     # PyTorch raises RuntimeError for memory of the CPU.
-    out_of_memory = re.search(
-        r"can't allocate memory|[Oo]ut of memory|not enough memory", text
-    )
-    if isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and out_of_memory
-    ):
+    found = re.search(r"can't allocate memory|[Oo]ut of memory|not enough memory", text)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and found):
         return "out of memory: use a smaller model, batch or context, or fewer tokens"
     return None

@@ -66,12 +66,14 @@ def select_device(
     selected = torch.device(name)
     if selected.type == "cuda" and local_rank is not None:
         if selected.index is not None:
-            raise InputError(
-                f"--device {device} is one GPU for several processes: use cuda"
-            )
+            raise InputError(f"--device {device} is one GPU for all processes: use cuda")
         selected = torch.device("cuda", local_rank)
     configure_backends(selected)
-    in_hardware = ["bfloat16"] if bfloat16_in_hardware(selected) else []
+    # torch has no stable function for bfloat16 of CPUs.
+    has_bfloat16 = {*CPUINFO.read_text().split()} & {"avx512_bf16", "amx_bf16", "bf16"}
+    if selected.type == "cuda":
+        has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    in_hardware = ["bfloat16"] if has_bfloat16 else []
     in_hardware.append("float16" if selected.type == "cuda" else "float32")
     dtype = in_hardware[0] if dtype == "auto" else dtype
     print(f"device {describe(selected)}, {dtype}")
@@ -93,14 +95,6 @@ def configure_backends(device: torch.device) -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_TRIM_THRESHOLD, -1)
         mallopt(M_MMAP_MAX, 0)
-
-
-def bfloat16_in_hardware(device: torch.device) -> bool:
-    """Return whether the device computes in bfloat16 without emulation."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    # torch has no stable function for it.
-    return bool({*CPUINFO.read_text().split()} & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def describe(device: torch.device) -> str:
@@ -133,11 +127,10 @@ def _commit() -> str | None:
     command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
     try:
-        return subprocess.check_output(
-            command, cwd=folder, text=True, stderr=subprocess.DEVNULL, env=environment
-        ).strip()
-    except (OSError, subprocess.CalledProcessError):
+        git = subprocess.run(command, cwd=folder, env=environment, capture_output=True)
+    except OSError:
         return None
+    return git.stdout.decode().strip() or None
 
 
 def cpu_name() -> str:
@@ -186,10 +179,8 @@ def peak_flops(name: str, dtype: torch.dtype = torch.bfloat16) -> float | None:
     are all in it counts.
     """
     words = {*re.split(r"[^\w]+", name)}
-    found = [
-        1e12 * peak for known, peak in PEAK_TFLOPS.items() if words >= {*known.split()}
-    ]
-    return found[0] if found and dtype != torch.float32 else None
+    found = [peak for known, peak in PEAK_TFLOPS.items() if words >= {*known.split()}]
+    return 1e12 * found[0] if found and dtype != torch.float32 else None
 
 
 def peak_memory(device: torch.device) -> int:

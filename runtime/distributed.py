@@ -29,10 +29,8 @@ from errors import InputError
 
 # A rank may compile or write to a slow disk.
 TIMEOUT = datetime.timedelta(minutes=10)
-LOST = (
-    f"another rank has ended, or did not answer for {TIMEOUT}: fix the cause, which it or torchrun "
-    "has printed, then continue with --resume"
-)
+REMEDY = "fix the cause, which it or torchrun has printed, then continue with --resume"
+LOST = f"another rank has ended, or did not answer for {TIMEOUT}: {REMEDY}"
 
 
 @dataclass
@@ -84,10 +82,8 @@ def process_group():
     local_rank, has_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.is_available()
     if has_gpus:
         if local_rank >= (count := torch.cuda.device_count()):
-            raise InputError(
-                f"there is no GPU for process {local_rank} of this machine, which has {count} "
-                "GPUs: use a lower --nproc_per_node"
-            )
+            what = f"there is no GPU for process {local_rank} of this machine, which has {count}"
+            raise InputError(f"{what}: use a lower --nproc_per_node")
         torch.cuda.set_device(local_rank)
     # Imported before there is a group: its default arguments would keep it.
     from torch.distributed import nn  # noqa: F401
@@ -96,15 +92,13 @@ def process_group():
     try:
         store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
         # When torchrun restarts ranks, its store has the keys of those before.
-        store = PrefixStore(
-            f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store
-        )
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
+        store = PrefixStore(f"start {restarts}", store)
         where = {"store": store, "rank": rank, "world_size": count}
         dist.init_process_group(backend, timeout=TIMEOUT, **where)
     except dist.DistError:  # the store has ended, or a rank is missing
-        raise InputError(
-            f"not all ranks started within {TIMEOUT}: start them again"
-        ) from None
+        what = f"not all ranks started within {TIMEOUT}"
+        raise InputError(f"{what}: start them again") from None
     with contextlib.ExitStack() as stack:
         if rank:
             null = stack.enter_context(open(os.devnull, "w"))
@@ -114,10 +108,8 @@ def process_group():
             yield Processes(rank, local_rank, count)
         except (InputError, RuntimeError) as error:
             if isinstance(error, RuntimeError):  # of a collective
-                if (
-                    not isinstance(error, dist.DistError)
-                    and "gloo" not in str(error).lower()
-                ):
+                is_gloo = "gloo" in str(error).lower()
+                if not (is_gloo or isinstance(error, dist.DistError)):
                     raise
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, to all ranks
             problems = _explain(error, store)

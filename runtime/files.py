@@ -140,11 +140,8 @@ def check_writable(folder: Path) -> None:
 def write_json(path: str | Path, value) -> None:
     """Write `value` as JSON, with arrays of numbers on one line."""
     # Strings have no raw newline, so "[" before a newline opens an array.
-    text = re.sub(
-        r"\[\n([^][{}\"]*)\n *\]",
-        lambda match: f"[{' '.join(match[1].split())}]",
-        json.dumps(value, indent=1),
-    )
+    text, array = json.dumps(value, indent=1), r"\[\n([^][{}\"]*)\n *\]"
+    text = re.sub(array, lambda match: f"[{' '.join(match[1].split())}]", text)
     with atomic(path) as file:
         file.write(text.encode() + b"\n")
 

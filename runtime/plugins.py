@@ -52,10 +52,8 @@ def load_plugin(path: str | Path) -> Plugin:
     if loaded := LOADED.get(module):
         if (loaded.path.name, loaded.source) == (path.name, source):
             return loaded
-        raise InputError(
-            f"{path} and the plugin {loaded.path} have the same module name: rename one of "
-            "them, or run the program once for each"
-        )
+        what = f"{path} and the plugin {loaded.path} have the same module name"
+        raise InputError(f"{what}: rename one of them, or run the program once for each")
     import more_encodings  # noqa: F401  # late: torch takes seconds
     from posenc import ENCODINGS, Encoding
 
@@ -76,14 +74,11 @@ def load_plugin(path: str | Path) -> Plugin:
     found = [cls.names for cls in dict.fromkeys(own)]
     names = tuple(itertools.chain.from_iterable(found))
     has_strings = any(isinstance(each, str) for each in found)
-    new = {
-        name for name in names if re.fullmatch(r"[\w.-]+", str(name)) and name not in before
-    }
+    new = {x for x in names if re.fullmatch(r"[\w.-]+", str(x)) and x not in before}
     if has_strings or not new or len(new) < len(names):
-        raise InputError(
-            f"{path} has encodings with the names {found}: write subclasses of posenc.Encoding, "
-            'each with `names = ("my-encoding",)` that are not in use'
-        )
+        remedy = "write subclasses of posenc.Encoding, each with "
+        remedy += '`names = ("my-encoding",)` that are not in use'
+        raise InputError(f"{path} has encodings with the names {found}: {remedy}")
     sha256 = hashlib.sha256(source).hexdigest()
     LOADED[module] = Plugin(path, module, source, sha256, names)
     return LOADED[module]
@@ -119,9 +114,8 @@ def check_loaded(settings: dict, folder: str | Path) -> None:
     """
     entry = settings.get("plugin")
     if problem := find_mismatch(entry, VERSIONS):
-        raise InputError(
-            f"{folder}: plugin: {problem}: use settings that train_gpt.py wrote"
-        )
+        remedy = "use settings that train_gpt.py wrote"
+        raise InputError(f"{folder}: plugin: {problem}: {remedy}")
     loaded = {plugin.sha256: plugin.path.name for plugin in LOADED.values()}
     problems = []
     for name, sha256 in (entry or {}).items():
@@ -131,13 +125,10 @@ def check_loaded(settings: dict, folder: str | Path) -> None:
         remedy = f"read the copy {copy} and pass --plugin {copy}"
         # --override plugin replaces the copy.
         if not copy.is_file() or hashlib.sha256(copy.read_bytes()).hexdigest() != sha256:
-            remedy = (
-                f"{copy} is not that version, pass the file with this SHA-256 as --plugin"
-            )
+            remedy = f"{copy} differs, pass the file with this SHA-256 as --plugin"
         version = "another version of the" if name in loaded.values() else "the"
-        problems.append(
-            f"{folder} was trained with {version} plugin {name} (SHA-256 {sha256[:12]}): {remedy}"
-        )
+        plugin = f"{version} plugin {name} (SHA-256 {sha256[:12]})"
+        problems.append(f"{folder} was trained with {plugin}: {remedy}")
     if problems:
         raise InputError(*problems)
 

@@ -41,9 +41,7 @@ from errors import InputError
 CONFIG, LOG, PRETRAINED = "config.yaml", "log.jsonl", "pretrained_config.json"
 LOSSES = ("train", "val")  # kinds of records with a loss
 RECORD = fields({"kind": str, "step": Count, "loss?": float, "id?": str})  # of the log
-ALREADY = (
-    "{} already contains a run: use another --out_dir, or --resume to continue a training"
-)
+ALREADY = "{} already contains a run: use another --out_dir, or --resume to continue it"
 
 
 @dataclass(eq=False)
@@ -87,20 +85,11 @@ class Run:
             what = f"not trained on the data in {self.config['data']}"
             remedy = f"start a new run with --init_from {self.folder}"
             raise InputError(refusal(self.folder, what, remedy))
-        changed = {
-            name: [old.get(name), value]
-            for name, value in self.config.items()
-            if name not in MAY_CHANGE_ON_RESUME
-            and _identity(old.get(name)) != _identity(value)
-        }
-        self._check_changes(changed, override)
-        self.init_steps, self.changes = old.get("init_steps"), [*old.get("changes", [])]
-        if changed:
-            self.changes.append({"step": self.step, "settings": changed})
-        return checkpoint
-
-    def _check_changes(self, changed: dict[str, list], override: Set[str]) -> None:
-        """Raise InputError for changes that are not allowed."""
+        changed = {}
+        for name, value in self.config.items():
+            is_same = _identity(old.get(name)) == _identity(value)
+            if not is_same and name not in MAY_CHANGE_ON_RESUME:
+                changed[name] = [old.get(name), value]
         old_steps, steps = changed.get("steps", (0, 0))
         allowed = override | ({"steps"} if steps > old_steps else set())
         refused = {name: change for name, change in changed.items() if name not in allowed}
@@ -113,6 +102,10 @@ class Run:
         ]
         if problems:
             raise InputError(*problems)
+        self.init_steps, self.changes = old.get("init_steps"), [*old.get("changes", [])]
+        if changed:
+            self.changes.append({"step": self.step, "settings": changed})
+        return checkpoint
 
     def start(self, device: torch.device, init_steps: int | None = None, **facts) -> None:
         """Lock the folder, write the config, and open the log with "start".
@@ -125,17 +118,18 @@ class Run:
         if not self.is_writer:
             return
         weakref.finalize(self, lock_folder(self.folder))
-        records = self._truncate_log()
+        path, records = self.folder / LOG, []
+        if path.exists():  # without later steps
+            records = [x for x in read_log(self.folder) if x["step"] <= self.step]
+            with atomic(path) as file:
+                file.writelines(json.dumps(record).encode() + b"\n" for record in records)
         ids = [record["id"] for record in records if "id" in record]
         run_id = ids[0] if ids else uuid.uuid4().hex[:8]
         if self.logger:  # may raise, so it precedes the config
             self.logger.start(self.folder, run_id, self.config, self.step)
         plugin = self.config.get("plugin") or {}
         used = [each for each in plugins.LOADED.values() if each.path.name in plugin]
-        files = {
-            CONFIG: yaml.safe_dump(self.config, sort_keys=False).encode(),
-            **self.files,
-        }
+        files = {CONFIG: yaml.safe_dump(self.config, sort_keys=False).encode()} | self.files
         files |= {each.path.name: each.source for each in used}
         if self.step < 0 and (source := self.config.get("init_from")):
             imported = run_folder_of(source) / PRETRAINED
@@ -152,33 +146,18 @@ class Run:
             facts["changed"] = self.changes[-1]["settings"]
         self._write("start", max(0, self.step), id=run_id, **facts, **provenance(device))
 
-    def _truncate_log(self) -> list[dict]:
-        """Truncate the log to the checkpoint's step; return its records."""
-        path = self.folder / LOG
-        if not path.exists():
-            return []
-        records = [
-            record for record in read_log(self.folder) if record["step"] <= self.step
-        ]
-        with atomic(path) as file:
-            file.writelines(json.dumps(record).encode() + b"\n" for record in records)
-        return records
-
     def log(self, kind: str, step: int, **values) -> None:
         """Append numbers or texts to the log, and send them to the logger."""
         if not self.is_writer:
             return
         self._write(kind, step, **values)
         if self.logger:
-            self.logger.log(
-                {f"{kind}/{name}": value for name, value in values.items()}, step
-            )
+            named = {f"{kind}/{name}": value for name, value in values.items()}
+            self.logger.log(named, step)
 
     def _write(self, kind: str, step: int, **values) -> None:
-        with (
-            writing(self.folder / LOG),
-            open(self.folder / LOG, "a", encoding="utf-8") as log,
-        ):
+        path = self.folder / LOG
+        with writing(path), open(path, "a", encoding="utf-8") as log:
             log.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
 
     def save(self, **checkpoint) -> None:
@@ -253,17 +232,13 @@ def lock_folder(folder: Path) -> Callable[[], None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise InputError(
-                f"another process trains in {folder}: wait until it ends, or use another --out_dir"
-            ) from None
+            remedy = "wait until it ends, or use another --out_dir"
+            raise InputError(f"another process trains in {folder}: {remedy}") from None
     return functools.partial(os.close, descriptor)
 
 
 def read_log(run: str | Path) -> list[dict]:
     """Return the records of a run's log, without corrupt lines."""
-    records = [
-        x for x in read_json_lines(Path(run) / LOG) if find_mismatch(x, RECORD) is None
-    ]
-    return [
-        record for record in records if "loss" in record or record["kind"] not in LOSSES
-    ]
+    lines = read_json_lines(Path(run) / LOG)
+    records = [x for x in lines if find_mismatch(x, RECORD) is None]
+    return [x for x in records if "loss" in x or x["kind"] not in LOSSES]

@@ -35,8 +35,7 @@ DEVICES = "EXPERIMENT_DEVICES"  # number of devices to believe in, for tests
 SCRIPTS = "EXPERIMENT_SCRIPTS"  # processes of the calling scripts; jobs end with them
 KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 POLL_SECONDS = 0.1
-# between lines of progress, on terminals and in files
-UPDATE_SECONDS, PRINT_SECONDS = 1, 60
+UPDATE_SECONDS, PRINT_SECONDS = 1, 60  # between lines on terminals and in files
 CLEAR = "\x1b[J"  # the terminal from the cursor on
 
 
@@ -66,11 +65,9 @@ class Job:
 
     def is_ready(self) -> bool:
         states = {job.state for job in self.needs}
-        return (
-            states.isdisjoint({"waiting", "running"})
-            if self.is_last
-            else states <= {"done"}
-        )
+        if self.is_last:
+            return states.isdisjoint({"waiting", "running"})
+        return states <= {"done"}
 
     def progress(self) -> tuple[float, str]:
         """Return the finished fraction, and the last step of a training."""
@@ -128,9 +125,8 @@ class Scheduler:
         self.logs.mkdir(parents=True, exist_ok=True)
         for job in self.jobs:  # a report keeps what an interrupted or smaller call added
             if job.words[0] == "report.py" and job.record_file.exists():
-                job.records = [
-                    *filter(os.path.exists, json.loads(job.record_file.read_text()))
-                ]
+                records = json.loads(job.record_file.read_text())
+                job.records = [*filter(os.path.exists, records)]
         while True:
             self.collect()
             if not (self.signal or all(map(os.path.exists, self.scripts))):
@@ -199,9 +195,7 @@ class Scheduler:
                 job.state = "interrupted"
             output = self.log_of(job).read_bytes()[job.log_start :].decode(errors="replace")
             seconds, note = time.time() - job.started, ""
-            if re.search(
-                "^.* is already (trained|evaluated|prepared)", output, re.MULTILINE
-            ):
+            if re.search(" is already (trained|evaluated|prepared)", output):
                 note = ", which an earlier call finished"
             self.print(f"{job.state}: {job.name}{note}, {describe_seconds(seconds)}")
             program, last_word = job.words[0], Path(job.words[-1])
@@ -246,9 +240,8 @@ class Scheduler:
             left_of_all += weight * left
             if job in self.running:
                 if done > 0:
-                    details += (
-                        f", {describe_seconds((now - job.started) * left / done)} left"
-                    )
+                    seconds = (now - job.started) * left / done
+                    details += f", {describe_seconds(seconds)} left"
                 lines.append(f"{number} of {len(self.jobs)}: {job.name}{details}")
         if done_by_all > 0:
             left = (now - self.started) * left_of_all / done_by_all
@@ -272,12 +265,11 @@ def describe_seconds(seconds: float) -> str:
 def is_finished(words: list[str]) -> bool:
     """Return whether a command that does not resume has ended before."""
     output = Path(words[-1])
-    if words[0] == "bench.py":
-        marker = output.with_suffix(FINISHED)
-        return (
-            output.exists() and marker.exists() and marker.read_text() == shlex.join(words)
-        )
-    return bool(ONCE & {*words}) and output.exists()
+    if words[0] != "bench.py":
+        return bool(ONCE & {*words}) and output.exists()
+    marker = output.with_suffix(FINISHED)
+    is_marked = marker.exists() and marker.read_text() == shlex.join(words)
+    return is_marked and output.exists()
 
 
 def _end_with_parent() -> None:

@@ -48,17 +48,18 @@ def fields(types: dict[str, Any], **options: Any) -> Any:
 
 
 def find_mismatch(value, schema) -> str | None:
-    """Return the first difference between a value and its schema, or None."""
+    """Return the first difference between a value and its schema, or None.
+
+    It is msgspec's message with patterns in words, fields as in a.b[1].
+    """
     try:
         msgspec.convert(value, schema)
         return None
     except UnicodeEncodeError:
         return "expected Unicode without surrogates in the names of fields"
     except msgspec.ValidationError as error:
-        message = str(error).replace("Object missing", "missing")
+        message = str(error).replace("`key` in `", "a key of `").replace("`$.", "`")
     for pattern, words in WORDS.items():
         message = message.replace(f"`str` matching regex {pattern!r}", words)
-    # A field is written as in a.b[1].
-    message = message.replace("`key` in `", "a key of `")
-    message = message.replace("`$.", "`").replace("`", "")
+    message = message.replace("Object missing", "missing").replace("`", "")
     return f"{message[0].lower()}{message[1:]}".replace(" - at ", " at ")

@@ -43,10 +43,8 @@ class AttentionLayer(NamedTuple):
         """Return the output of `forward()` and gradients; dx: of the features."""
         y = forward()
         attn, parameters = self.attn, dict(self.encoding.named_parameters())
-        inputs = [self.packed_qkv, self.x, *parameters.values()]
-        dqkv, *grads = torch.autograd.grad(
-            y, inputs, self.output_grad, materialize_grads=True
-        )
+        context = y, [self.packed_qkv, self.x, *parameters.values()], self.output_grad
+        dqkv, *grads = torch.autograd.grad(*context, materialize_grads=True)
         heads = attn.heads, attn.key_heads, attn.key_heads
         dq, dk, dv = dqkv.split([n * attn.head_dim for n in heads], -1)
         named = dict(zip(["dx", *(f"d{name}" for name in parameters)], grads, strict=True))

@@ -48,11 +48,10 @@ def choose_path(model: GPT, config, device: torch.device) -> None:
 
     config: of train_gpt.py. Raises InputError on a CPU if the path needs a GPU.
     """
-    if device.type == "cpu" and config.attention in GPU_PATHS:
-        raise InputError(
-            f"attention {config.attention} needs a GPU: use auto, sdpa or dense"
-        )
-    if config.attention == "auto":
+    name = config.attention
+    if device.type == "cpu" and name in GPU_PATHS:
+        raise InputError(f"attention {name} needs a GPU: use auto, sdpa or dense")
+    if name == "auto":
         paths = attention.resolve_paths("auto", model.posenc, device.type)
         if device.type == "cuda":
             paths = tuple(fastest_path(x, config, is_hopper(device)) for x in model.posenc)
@@ -70,10 +69,9 @@ def fastest_path(encoding: Encoding, config, hopper: bool = False) -> attention.
     order = GPU_ORDER
     if encoding.bias is None and type(unwrap(encoding)).rotate is not Encoding.rotate:
         # cuDNN's kernel takes half precision and few channels; it is not deterministic.
-        is_refused = (
-            config.dtype == "float32" or encoding.changes_width or config.deterministic
-        )
-        order = HOPPER_ROTATION_ORDER if hopper and not is_refused else ROTATION_ORDER
+        is_exact = config.dtype == "float32" or config.deterministic
+        has_cudnn = hopper and not (is_exact or encoding.changes_width)
+        order = HOPPER_ROTATION_ORDER if has_cudnn else ROTATION_ORDER
     # Its gradients use atomic additions, and Triton compiles it.
     has_flex = not config.deterministic and find_spec("triton") is not None
     for name in order if has_flex else order[:-1]:  # flex is the last

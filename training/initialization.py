@@ -27,6 +27,7 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     or tokenizer differ, or if a table belongs to another training length.
     """
     old, new, weights = checkpoint["gpt"], model.config, checkpoint["model"]
+    length = old["block_size"]
     problems = [
         f"{run} has {name} {old[name]}, not {getattr(new, name)}: use the same value"
         for name in (*SHAPE[1:], "vocab_size", "attn_scale")
@@ -41,38 +42,29 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     kept = {} if problems else kept_names(weights, old["pe"], model)
     for part in dict.fromkeys(_parts(new.pe, 0)):
         is_scaled = re.match("yarn|rope-llama3", part) and "length=" not in part
-        if is_scaled and new.block_size != old["block_size"]:
-            what = f"{part} scales from the training length, which is {old['block_size']} in {run}"
-            problems.append(
-                f"{what}: add length={old['block_size']} to its options in --pe"
-            )
+        if is_scaled and new.block_size != length:
+            what = f"{part} scales from the training length, which is {length} in {run}"
+            problems.append(f"{what}: add length={length} to its options in --pe")
     misfits = [name for name in kept if weights[kept[name]].shape != state[name].shape]
     if misfits:
-        parts = dict.fromkeys(places[name][1] for name in misfits)
-        problems.append(
-            f"the tables of {' and '.join(parts)} in {run} are made for block_size "
-            f"{old['block_size']}, not {new.block_size}: use --block_size {old['block_size']}, "
-            "or an encoding without a length limit"
-        )
+        parts = " and ".join(dict.fromkeys(places[name][1] for name in misfits))
+        what = f"the tables of {parts} in {run} are made for block_size {length}"
+        remedy = f"use --block_size {length}, or an encoding without a length limit"
+        problems.append(f"{what}, not {new.block_size}: {remedy}")
     if problems:
         raise InputError(*(f"--init_from: {problem}" for problem in problems))
     other_parts = _start_added_parts_at_zero(model, old["pe"])
     merged = {name: value for name, value in weights.items() if not name.startswith(POSENC)}
-    merged |= {
-        name: weights[kept[name]] if name in kept else state[name] for name in places
-    }
+    merged |= {x: weights[kept[x]] if x in kept else state[x] for x in places}
     load_weights(model, merged, run)
     if old["pe"] != new.pe:
         added = [place for name, place in places.items() if name not in kept]
-        labels = dict.fromkeys(
-            f"{part.partition(':')[0]}.{rest}" for _, part, rest in added
-        )
+        labels = dict.fromkeys(f"{x.partition(':')[0]}.{rest}" for _, x, rest in added)
         print(f"{run} has pe {old['pe']}, this run has pe {new.pe}")
         print(f"new encoding parameters: {', '.join(labels) or 'none'}")
         if other_parts:
-            print(
-                f"note: with {', '.join(other_parts)} the first logits differ from those of {run}"
-            )
+            others = ", ".join(other_parts)
+            print(f"note: with {others} the first logits differ from those of {run}")
 
 
 def _start_added_parts_at_zero(model: GPT, old_pe: str) -> list[str]:
@@ -104,12 +96,9 @@ def kept_names(weights: dict, old_pe: str, model: GPT) -> dict[str, str]:
     kept, unused, state = {}, _locate(weights, old_pe), model.state_dict()
     for name, (layer, part, rest) in _locate(state, model.config.pe).items():
         for old_name, (old_layer, old_part, old_rest) in unused.items():
+            is_there = (old_layer, old_rest) == (layer, rest)
             fits = old_part == part or weights[old_name].shape == state[name].shape
-            if (
-                (old_layer, old_rest) == (layer, rest)
-                and fits
-                and _are_related(old_part, part)
-            ):
+            if is_there and fits and _are_related(old_part, part):
                 kept[name] = old_name
                 del unused[old_name]
                 break
@@ -119,9 +108,7 @@ def kept_names(weights: dict, old_pe: str, model: GPT) -> dict[str, str]:
 def _are_related(old_part: str, new_part: str) -> bool:
     """Return whether one part's class is a base class of the other's."""
     try:
-        (old, _), (new, _) = (
-            next(iter(pe_spec.parse(part))) for part in (old_part, new_part)
-        )
+        old, new = (next(iter(pe_spec.parse(x)))[0] for x in (old_part, new_part))
     except InputError:  # a plugin is not loaded
         return False
     return issubclass(old, new) or issubclass(new, old)

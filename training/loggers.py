@@ -40,13 +40,11 @@ class WandbLogger:
         self.run.define_metric("*", step_metric="step")
 
     def log(self, values: dict[str, float | str], step: int) -> None:
-        shown = {
-            name: self.wandb.Html(f"<pre>{html.escape(x)}</pre>")
-            if isinstance(x, str)
-            else x
-            for name, x in values.items()
-        }
-        self.run.log({"step": step, **shown})
+        shown: dict = {"step": step, **values}
+        for name, value in values.items():
+            if isinstance(value, str):
+                shown[name] = self.wandb.Html(f"<pre>{html.escape(value)}</pre>")
+        self.run.log(shown)
 
     def finish(self) -> None:
         self.run.finish()

@@ -53,9 +53,8 @@ class StepMetrics:
         if scaler.is_enabled():
             norms = torch.zeros_like(norms)
         if not (losses + norms).isfinite().all():
-            for before, pair in enumerate(
-                zip(losses, norms, strict=True), step - len(losses)
-            ):
+            pairs = zip(losses, norms, strict=True)
+            for before, pair in enumerate(pairs, step - len(losses)):
                 for name, value in zip(("loss", "gradient norm"), pair, strict=True):
                     check_finite(value, f"the {name} of step {before + 1}", before, run)
         return losses
@@ -147,12 +146,6 @@ def validation_values(
         values["accuracy"] = accuracy
         columns.append(f"accuracy {accuracy:.1%}")
     return values, columns
-
-
-def check_parameters(model: GPT, step: int, run: Run) -> None:
-    """Raise InputError if a parameter after `step` steps is NaN or Inf."""
-    for name, values in model.named_parameters():
-        check_finite(values, f"{name} after step {step}", step, run)
 
 
 def check_finite(values: Tensor, what: str, step: int, run: Run) -> None:

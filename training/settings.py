@@ -168,9 +168,8 @@ class Config:
             problems.append("--override is for --resume: pass both, or remove it")
         for name in sorted(self.overridden - MAY_BE_OVERRIDDEN - MAY_CHANGE_ON_RESUME):
             known = ",".join(sorted(MAY_BE_OVERRIDDEN))
-            problems.append(
-                f"--override {name} cannot change in a run: use some of {known}"
-            )
+            what = f"--override {name} cannot change in a run"
+            problems.append(f"{what}: use some of {known}")
         if self.min_lr > self.lr:
             values = f"min_lr {self.min_lr:g} is above lr {self.lr:g}"
             problems.append(f"{values}: use a lower --min_lr")
@@ -178,9 +177,8 @@ class Config:
             known = " ".join(OPTIMIZERS)
             problems.append(f"unknown optimizer '{self.optimizer}': use one of {known}")
         if self.sample_every and not self.causal:
-            problems.append(
-                "sample_every is for decoders: remove it, or use --objective clm"
-            )
+            what = "sample_every is for decoders"
+            problems.append(f"{what}: remove it, or use --objective clm")
         try:
             self.plugin = plugins.recorded(self.gpt_config(vocab_size=64).encodings)
         except InputError as error:
@@ -199,9 +197,8 @@ class Config:
 
     def gpt_config(self, vocab_size: int) -> GPTConfig:
         names = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size"}
-        return GPTConfig(
-            **{name: getattr(self, name) for name in names}, vocab_size=vocab_size
-        )
+        values = {name: getattr(self, name) for name in names}
+        return GPTConfig(**values, vocab_size=vocab_size)
 
     def sequences_per_step(self, world_size: int) -> int:
         """Return the batch size. Raises InputError if ranks cannot share it."""
@@ -266,10 +263,8 @@ def describe_epochs(config, windows: Windows) -> list[str]:
     epochs = config.sequences_per_step(1) * config.steps / len(windows)
     lines = [f"{epochs:.2f} epochs of {windows.shards.total:,} tokens"]
     if epochs > MANY_EPOCHS:
-        lines.append(
-            f"note: the training passes over its data {epochs:.1f} times and may overfit: "
-            "use more data or fewer --steps"
-        )
+        what = f"the training passes over its data {epochs:.1f} times and may overfit"
+        lines.append(f"note: {what}: use more data or fewer --steps")
     return lines
 
 
@@ -284,10 +279,9 @@ def check_memory(config: GPTConfig, device: torch.device) -> None:
     needed = weights * (16 if device.type == "cpu" else 4)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
-        raise InputError(
-            f"{weights:,} weights with {config.pe} need {needed / 1e9:,.0f} GB, but this machine "
-            f"has {memory / 1e9:,.0f} GB of memory: use smaller settings"
-        )
+        what = f"{weights:,} weights with {config.pe} need {needed / 1e9:,.0f} GB"
+        limit = f"this machine has {memory / 1e9:,.0f} GB of memory"
+        raise InputError(f"{what}, but {limit}: use smaller settings")
 
 
 def describe_encodings() -> str:

@@ -189,8 +189,7 @@ def test_resuming_gives_the_same_weights(
     checkpoints = out / "checkpoints"
     assert [path.name for path in checkpoints.iterdir()] == ["checkpoint-4"]
     assert refused(finetune.main, *flags) == [
-        f"error: {out} already contains a run: use another --out_dir, "
-        "or --resume to continue a training"
+        f"error: {out} already contains a run: use another --out_dir, or --resume to continue it"
     ]
     assert refused(finetune.main, *flags, "--resume", "--lr", "1e-3", "--mini_batch", "2") == [
         f"error: --resume: {out} was trained with lr 0.01, not 0.001: "

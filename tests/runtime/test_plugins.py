@@ -242,7 +242,7 @@ def test_a_missing_or_changed_copy_is_not_recommended(run, tmp_path, refused):
             change()
         (line,) = refused(sample.main, copy)
         assert line.endswith(
-            f"{copy}/my-slope.py is not that version, pass the file with this SHA-256 as --plugin"
+            f"{copy}/my-slope.py differs, pass the file with this SHA-256 as --plugin"
         )
 
 
