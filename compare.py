@@ -47,26 +47,20 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config,
-        argv,
-        __doc__,
-        positional=("records", "JSON records of eval_extrapolation.py"),
-    )
+    positional = "records", "JSON records of eval_extrapolation.py"
+    config = cli.parse(Config, argv, __doc__, positional)
     records = load_records(config.records)
     may_differ = read_may_differ(config.may_differ, records)
     columns = make_columns(records, PERPLEXITY.key, may_differ)
     columns.sort(key=lambda column: records[0] not in column.records)
     first = columns[0]
     if len(columns) == 1:
-        raise InputError(
-            f"all records are of {first.label}: pass records of another encoding, too"
-        )
+        what = f"all records are of {first.label}"
+        raise InputError(f"{what}: pass records of another encoding, too")
     rows = [row for length in first.lengths() for row in compare_at(length, *columns)]
     if not rows:
-        raise InputError(
-            f"no other run has a length of {first.label}: evaluate all at the same --lengths"
-        )
+        what = f"no other run has a length of {first.label}"
+        raise InputError(f"{what}: evaluate all at the same --lengths")
     warning, differences = describe_differences(columns, may_differ)
     if warning:
         print(f"{warning}\n")
@@ -102,14 +96,12 @@ def load_records(paths: list[str]) -> list[dict]:
         if metric_of(record) is PERPLEXITY:
             records.append(record)
         elif source in paths:  # a line of a .jsonl file may be of another metric
-            problems.append(
-                f"{source} is not a record of eval_extrapolation.py: use another file"
-            )
+            what = f"{source} is not a record of eval_extrapolation.py"
+            problems.append(f"{what}: use another file")
     for key in ("data", "protocol"):
         if any(record[key] != records[0][key] for record in records):
-            problems.append(
-                f"the records differ in {key}: evaluate all runs in the same way"
-            )
+            what = f"the records differ in {key}"
+            problems.append(f"{what}: evaluate all runs in the same way")
     if problems:
         raise InputError(*problems)
     if not records:

@@ -14,11 +14,7 @@ from runtime import cli
 from errors import InputError
 from reporting.plots import biases, distances, losses
 
-PLOTS = {
-    "biases": biases.main,
-    "distances": distances.main,
-    "losses": losses.main,
-}
+PLOTS = {"biases": biases, "distances": distances, "losses": losses}
 
 
 def main(argv=None):
@@ -30,7 +26,7 @@ def main(argv=None):
         raise InputError(f"unknown plot '{kind}': use {', '.join(PLOTS)}")
     if argv is None:
         sys.argv[0] += f" {kind}"  # the name of the program in its help
-    PLOTS[kind](flags)
+    PLOTS[kind].main(flags)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ from runtime import cli
 
 from errors import InputError
 from evaluation.record_schema import read_records
-from reporting import context_gain, figures, metrics, paper, reports, tables, trend
+from reporting import figures, metrics, paper, reports, tables, trend
 from reporting.claims import index, judges, paper_tables
 from reporting.claims.claim import Verdict, has_verdicts
 from reporting.columns import (
@@ -99,21 +99,14 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config,
-        argv,
-        __doc__,
-        positional=("records", "JSON files of evaluations or benchmarks"),
-    )
+    positional = "records", "JSON files of evaluations or benchmarks"
+    config = cli.parse(Config, argv, __doc__, positional)
     if config.index + config.trend + config.all > 1:
         raise InputError("--index, --trend and --all are three reports: use one of them")
     if config.all:
         return reports.make_all(config.check)
     if not config.records:
-        example = (
-            "--index results --out_dir results" if config.index else "runs/*/eval_*.json"
-        )
-        raise InputError(f"no records or folders given: python report.py {example}")
+        raise InputError("no records or folders given: see python report.py --help")
     out = Report(config.out_dir, config.verdicts)
     if config.index:
         verdicts = index.read_verdicts(config.records)
@@ -176,7 +169,7 @@ def report_records(config: Config, out: Report) -> None:
     found: dict[Metric, list[dict]] = {metric: [] for metric in METRICS.values()}
     for record in records:
         found.setdefault(metrics.metric_of(record), []).append(record)
-    found[metrics.GAIN] = context_gain.gain_records(found[PERPLEXITY])
+    found[metrics.GAIN] = metrics.gain_records(found[PERPLEXITY])
     accuracies = in_order(found[metrics.ACCURACY])
     if is_generalization:
         report_generalization(found[PERPLEXITY] + accuracies, out)
@@ -252,11 +245,8 @@ def report_lengths(
             continue
         if pairs := paper_tables.training_length_table(columns, speeds, matching):
             pairs.caption = f"{PERPLEXITY.caption(group)} {pairs.caption}"
-            verdicts, stem = (
-                judges.judge_training_lengths(trained, speeds),
-                "training_lengths",
-            )
-            out.add_section(f"{stem}{suffix}", pairs, None, verdicts, group)
+            verdicts = judges.judge_training_lengths(trained, speeds)
+            out.add_section(f"training_lengths{suffix}", pairs, None, verdicts, group)
 
 
 def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> None:
@@ -268,11 +258,8 @@ def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> 
             table = tables.speed_table(benchmark, result, by_context=True)
             table.caption += f" {tables.describe_machine(record)}"
             compared = printed and paper_tables.paper_speeds(benchmark, result, printed)
-            verdicts, sizes = (
-                judges.judge_speed(benchmark, result),
-                [{"size": result["model"]}],
-            )
-            out.add_section(stem, table, compared, verdicts, sizes)
+            verdicts = judges.judge_speed(benchmark, result)
+            out.add_section(stem, table, compared, verdicts, [{"size": result["model"]}])
             out.add_plot(stem, partial(figures.speeds, result))
 
 

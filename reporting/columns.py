@@ -65,9 +65,7 @@ class Column:
 
     def lengths(self) -> list[int]:
         """Return the lengths of all records, ascending."""
-        return sorted(
-            {int(length) for record in self.records for length in record["lengths"]}
-        )
+        return sorted({int(n) for record in self.records for n in record["lengths"]})
 
     def values(self, length: float) -> list[float]:
         """Return one value per seed; [] if any has none, so that means agree."""
@@ -107,10 +105,8 @@ def entry_pairs(
 
     Columns without a shared seed are paired in order.
     """
-    ours, theirs = (
-        first.entries_by_seed(first_length),
-        second.entries_by_seed(second_length),
-    )
+    ours = first.entries_by_seed(first_length)
+    theirs = second.entries_by_seed(second_length)
     shared = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
     return shared or [*zip(ours.values(), theirs.values(), strict=False)]
 
@@ -133,11 +129,8 @@ def make_columns(records: list[dict], key: str, may_differ: Names = ()) -> list[
     runs = Counter(record.get("run") for record in records)
     columns = []
     for label, suffix, group in zip(labels, suffixes, groups, strict=True):
-        pe, has_seeds = (
-            group[0]["pe"],
-            len({each.get("seed") for each in group}) == len(group),
-        )
-        if has_seeds and labels.count(label) == 1:
+        pe, seeds = group[0]["pe"], {each.get("seed") for each in group}
+        if len(seeds) == len(group) and labels.count(label) == 1:
             columns.append(Column(label, pe, group, key, may_differ))
             continue
         for record in group:
@@ -195,9 +188,8 @@ def training_of(record: dict) -> dict:
 def read_may_differ(text: str, records: Collection[dict]) -> Names:
     """Return the settings of --may_differ; InputError for one of no record."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
-    recorded = {
-        name for each in records if each.get("settings") for name in training_of(each)
-    }
+    trainings = [training_of(each) for each in records if each.get("settings")]
+    recorded = {name for training in trainings for name in training}
     known = recorded | MAY_CHANGE_ON_RESUME  # records lack these, which change no result
     if unknown := [name for name in names if recorded and name not in known]:
         problems = [cli.unknown(f"--may_differ {name}", name, known) for name in unknown]
@@ -214,9 +206,7 @@ def describe_differences(
     """
     first = [column.records[0] for column in columns]
     models = _group(first, lambda each: by_model and (each.get("size"), each["block_size"]))
-    names = sorted(
-        {name for group in models.values() for name in differing_settings(group)}
-    )
+    names = sorted(set().union(*map(differing_settings, models.values())))
     wrong = [_describe_setting(name, columns) for name in names if name not in may_differ]
     shown = [_describe_setting(name, columns) for name in names if name in may_differ]
     what = "**Not comparable**, because the runs differ in more than encoding and seed: "
@@ -229,7 +219,7 @@ def _describe_setting(name: str, columns: list[Column]) -> str:
 
     Of many columns, those with the most frequent value are not listed.
     """
-    by_value = _group(columns, lambda column: str(training_of(column.records[0]).get(name)))
+    by_value = _group(columns, lambda each: str(training_of(each.records[0]).get(name)))
     texts = []
     for value, found in sorted(by_value.items(), key=lambda item: -len(item[1])):
         labels = f" ({', '.join(column.label for column in found)})"
@@ -244,10 +234,8 @@ def describe_models(columns: list[Column]) -> str:
     records = [record for column in columns for record in column.records]
     data = records[0]["data"]
     sizes = sorted({record.get("size") or "custom" for record in records})
-    millions = [
-        record["parameters"] / 1e6 for record in records if record.get("parameters")
-    ]
-    parameters = f" ({statistics.median(millions):.1f}M parameters)" if millions else ""
+    known = [each["parameters"] for each in records if each.get("parameters")]
+    parameters = f" ({statistics.median(known) / 1e6:.1f}M parameters)" if known else ""
     lengths = join_numbers(column.trained_at for column in columns)
     seeds = [len(column.records) for column in columns]
     return (

@@ -64,7 +64,7 @@ def row(cls: type[posenc.Encoding]) -> dict[str, str]:
     formula, *lines = inspect.cleandoc(cls.__doc__ or "").split("\n")
     sources = [line for line in lines if line.startswith("Source: ")]
     assert len(sources) == 1, (
-        f"{cls.__name__} needs one line 'Source: ...' in its docstring"
+        f"the docstring of {cls.__name__} needs one line 'Source: ...'"
     )
     encoding, *_ = pe_spec.build(cls.names[0], *SIZE, layers=1)
     return {

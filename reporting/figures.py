@@ -62,13 +62,11 @@ class Line:
     errors: Points = field(default_factory=list)
     """height of the error band below and above each point; NaN: no band"""
 
-    def add(
-        self, x: float, y: float, below: float | None = None, above: float | None = None
-    ):
-        """Add a point with its errors; None: no error, or above as below."""
-        below = math.nan if below is None else below
+    def add(self, x: float, y: float, *errors: float | None) -> None:
+        """Add a point with its error, or those below and above; None: no error."""
+        known = [math.nan if error is None else error for error in errors or (None,)]
         self.points.append((x, y))
-        self.errors.append((below, below if above is None else above))
+        self.errors.append((known[0], known[-1]))
 
 
 def by_length(
@@ -91,11 +89,9 @@ def by_length(
             mean = column.mean(length)
             if mean is not None and mean <= MAX_DRAWN:
                 line.add(length, mean, column.error(length))
-    panels = [(y_label, lines)]
-    close = _close_to_lowest(lines)
-    if close_up and MIN_CLOSE_LINES <= sum(bool(line.points) for line in close) < len(
-        lines
-    ):
+    panels, close = [(y_label, lines)], _close_to_lowest(lines)
+    number = sum(bool(line.points) for line in close)
+    if close_up and MIN_CLOSE_LINES <= number < len(lines):
         panels.append((y_label, close))
     title = f"{describe_models(columns)}\n{BANDS}"
     trained_at = {column.trained_at for column in columns}
@@ -121,28 +117,21 @@ def cumulative_gradient(columns: list[Column], file) -> None:
     """
     curves = []
     for column in columns:
-        records = [
-            each | {"lengths": gradient_further_back(each)} for each in column.records
-        ]
+        records = [*map(gradient_further_back, column.records)]
         curves.append(replace(column, records=records, key="fraction"))
     level = 1 - columns[0].records[0]["protocol"]["held"]
-    labels = (
-        "fraction of the gradient further back",
-        "tokens back (field: to the dotted line)",
-    )
-    by_length(curves, file, labels[0], x_label=labels[1], marker="", level=level)
+    y_label = "fraction of the gradient further back"
+    x_label = "tokens back (field: to the dotted line)"
+    by_length(curves, file, y_label, x_label=x_label, marker="", level=level)
 
 
-def gradient_further_back(record: dict) -> dict[str, dict]:
-    """Return {n: {"fraction": beyond the last n tokens}}, at the longest context."""
-    entries = {int(length): entry for length, entry in record["lengths"].items() if entry}
-    if not entries:
-        return {}
-    curve = entries[max(entries)]["cumulative"]
-    beyond = [
-        (n, 1 - share) for n, share in zip(curve["tokens"], curve["share"], strict=True)
-    ]
-    return {str(n): {"fraction": rest} for n, rest in beyond if rest >= MIN_FRACTION}
+def gradient_further_back(record: dict) -> dict:
+    """Return the record with {n: {"fraction": beyond the last n tokens}} as its lengths."""
+    entries = {int(n): entry for n, entry in record["lengths"].items() if entry}
+    curve = entries[max(entries)]["cumulative"] if entries else {"tokens": [], "share": []}
+    beyond = zip(curve["tokens"], np.subtract(1, curve["share"]), strict=True)
+    found = {str(n): {"fraction": rest} for n, rest in beyond if rest >= MIN_FRACTION}
+    return record | {"lengths": found}
 
 
 def speeds(result: dict, file) -> None:
@@ -162,9 +151,8 @@ def speeds(result: dict, file) -> None:
                 memory.add(context, entry["memory"] / 1e6)
         for (_, lines), line in zip(panels, (throughput, memory), strict=True):
             lines.append(line)
-    title = (
-        f"{describe_setup(result)}\nmedians of {result['repeats']} rounds; bands: quartiles"
-    )
+    note = f"medians of {result['repeats']} rounds; bands: quartiles"
+    title = f"{describe_setup(result)}\n{note}"
     draw_lines(file, title, panels, "context (tokens)")
 
 
@@ -180,7 +168,7 @@ def scatter(points: list[Estimates], file, x_label: str, y_label: str, title: st
     axes.set(xscale="log", yscale="log")
     ends = []
     for pe, x, y in points:
-        color, marker, label = color_of(pe), "o", short_label(pe)
+        color, marker, label = COLORS.get(pe, GRAY), "o", short_label(pe)
         at = min(x.estimate, limit), max(y.estimate, FLOOR)
         if x.estimate > limit:
             label, marker = f"{label} ({x.estimate:,.3g})", ">"
@@ -234,20 +222,17 @@ def draw_lines(
         for length in trained_at:
             axes.axvline(length, **DOTTED)
             font = {"ha": "center", "va": "bottom", "fontsize": 8, "color": "0.4"}
-            axes.text(
-                length, 1, "training length", font, transform=axes.get_xaxis_transform()
-            )
+            place = axes.get_xaxis_transform()
+            axes.text(length, 1, "training length", font, transform=place)
         draw_panel(axes, lines, x_label, y_label, x_base, marker)
     figure.savefig(file, format="png")
 
 
-def draw_panel(
-    axes, lines: list[Line], x_label: str, y_label: str, x_base: int, marker: str
-):
+def draw_panel(axes, lines: list[Line], x_label: str, y_label: str, base: int, marker: str):
     """Draw lines with their errors as bands, or as bars of single points."""
     used, ends = Counter(), []
     for line in lines:
-        color = color_of(line.pe)
+        color = COLORS.get(line.pe, GRAY)
         pattern = LINE_STYLES[used[color] % len(LINE_STYLES)]
         used[color] += 1
         if not line.points:
@@ -262,12 +247,7 @@ def draw_panel(
                 axes.fill_between(x, low, y + above, color=color, alpha=0.15, linewidth=0)
             else:
                 axes.vlines(x, low, y + above, color=color, linewidth=1)
-    finish(axes, x_label, y_label, ends, x_base)
-
-
-def color_of(pe: str) -> str:
-    """Return the color of an encoding."""
-    return COLORS.get(pe, GRAY)
+    finish(axes, x_label, y_label, ends, base)
 
 
 def short_label(label: str) -> str:
@@ -320,10 +300,10 @@ def _set_ticks(axis, base: int) -> None:
 
     low, high = axis.get_view_interval()
     subs = (1, 2, 5) if base == 10 and high < 1000 * low else (1,)
-    is_short = base == 10 and high < 20 * low
-    locator = (
-        ticker.MaxNLocator(8) if is_short else ticker.LogLocator(base, subs, numticks=10)
-    )
+
+    locator = ticker.LogLocator(base, subs, numticks=10)
+    if base == 10 and high < 20 * low:
+        locator = ticker.MaxNLocator(8)
     axis.set_major_locator(locator)
     axis.set_minor_locator(ticker.NullLocator())
     if high >= 1e6:
@@ -337,9 +317,7 @@ def spread(heights: list[float], gap: float) -> np.ndarray:
     return np.minimum(above_steps, max(0, 1 - gap * (len(heights) - 1))) + steps
 
 
-def draw_matrices(
-    figure, all_axes, matrices: np.ndarray, titles: list[str], **style
-) -> None:
+def draw_matrices(figure, grid, matrices: np.ndarray, titles: list[str], **style) -> None:
     """Draw matrices (n, queries, keys), NaN where masked, and a color bar.
 
     All have one color scale, which is white at zero.
@@ -347,7 +325,7 @@ def draw_matrices(
     low, high = float(np.nanmin(matrices)), float(np.nanmax(matrices))
     limit = max(-low, high, 1e-6)
     scale = {"cmap": "RdBu", "vmin": -limit, "vmax": limit, "interpolation": "nearest"}
-    for axes, matrix, title in zip(all_axes, matrices, titles, strict=True):
+    for axes, matrix, title in zip(grid, matrices, titles, strict=True):
         image = axes.imshow(matrix, **scale, **style)
         axes.set_title(title, fontsize=9)
         axes.set_facecolor(MASKED)
@@ -355,7 +333,7 @@ def draw_matrices(
         axes.tick_params(length=0, pad=1, labelsize=8)
     figure.supxlabel("key token", fontsize=9)
     figure.supylabel("query token", fontsize=9)
-    bar = figure.colorbar(image, ax=all_axes, shrink=0.6, pad=0.02, panchor=False).ax
+    bar = figure.colorbar(image, ax=grid, shrink=0.6, pad=0.02, panchor=False).ax
     bar.set_ylim(min(low, 0), max(high, low + 1e-6, 0))
     bar.tick_params(labelsize=8)
 

@@ -128,10 +128,8 @@ def _markdown_cell(cell: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _csv_field(value: str | float | None) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else f"{value:.6g}"
+def _csv_field(value: str | float | None) -> str | None:
+    return f"{value:.6g}" if isinstance(value, int | float) else value
 
 
 class Folder:

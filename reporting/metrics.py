@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from evaluation import record_schema
 from evaluation.record_schema import schema_of
 from reporting import figures
@@ -61,9 +63,8 @@ class Metric:
     def table(self, columns: list[Column], marks: Marks | None = None) -> Table:
         """Return the table of columns; marks: see length_table."""
         table = length_table(columns, self.x_name, self.best, marks or {})
-        table.caption = self.caption(
-            [record for each in columns for record in each.records]
-        )
+        records = [record for each in columns for record in each.records]
+        table.caption = self.caption(records)
         return table
 
     def caption(self, records: list[dict]) -> str:
@@ -101,17 +102,15 @@ class Metric:
 
 
 def metric_of(record: dict) -> Metric:
-    """Return a record's metric."""
+    """Return a record's metric; an unlisted one has "value" by length."""
     schema = schema_of(record)
-    return _other(record["metric"]) if schema is record_schema.OTHER else METRICS[schema]
-
-
-def _other(name: str) -> Metric:
-    """Return an unlisted metric: a table and a plot of "value" by length."""
+    if schema is not record_schema.OTHER:
+        return METRICS[schema]
+    name = record["metric"]
     return Metric(
         name,
         stem="_".join(re.findall(r"\w+", name.lower())),
-        schema=record_schema.OTHER,
+        schema=schema,
         key="value",
         template="{metric} on {dataset} ({split}); models trained with {trained_at} tokens",
         y_label=name,
@@ -130,9 +129,7 @@ def describe_protocol(record: dict) -> str:
     """Return the protocol of a record of perplexity in words."""
     protocol = record.get("protocol") or {}
     details = TARGETS if protocol.get("targets") else WINDOWS
-    words = [
-        text.format(protocol[key]) for key, text in details.items() if protocol.get(key)
-    ]
+    words = [text.format(protocol[n]) for n, text in details.items() if protocol.get(n)]
     name = protocol.get("name", "")
     if details is WINDOWS and protocol.get("remainder") == "dropped":
         words.append(", whole windows only")
@@ -144,6 +141,30 @@ def describe_protocol(record: dict) -> str:
 def entries_of(records: list[dict]) -> list[dict]:
     """Return records' entries at all lengths that the encoding supports."""
     return [entry for record in records for entry in record["lengths"].values() if entry]
+
+
+def gain_records(records: list[dict]) -> list[dict]:
+    """Return records of GAIN, of those with losses by position at two lengths.
+
+    eval_extrapolation.py --within_documents records such losses on the same
+    windows. An entry is the mean from half its position on, the first one from 0 on.
+    """
+    found = []
+    for record in records:
+        entries = {int(length): entry for length, entry in record["lengths"].items()}
+        has_losses = all(entry and "by_offset" in entry for entry in entries.values())
+        if len(entries) < 2 or not has_losses:
+            continue
+        curve, longest = entries[min(entries)]["by_offset"], max(entries)
+        gain = np.subtract(curve["loss"], entries[longest]["by_offset"]["loss"])
+        positions = curve["first"] + curve["width"] * np.arange(len(gain))
+        lengths, start, stop = {}, 0, min(entries)
+        while start < longest:
+            inside = (positions >= start) & (positions < stop)
+            lengths[str(min(stop, longest))] = {"value": 100 * float(gain[inside].mean())}
+            start, stop = stop, 2 * stop
+        found.append(record | {"metric": GAIN.name, "lengths": lengths})
+    return found
 
 
 PERPLEXITY = Metric(
@@ -210,7 +231,7 @@ NDCG = Metric(
     best=max,
     judge=judges.judge_retrieval,
 )
-GAIN = Metric(  # of context_gain.gain_records
+GAIN = Metric(  # of gain_records
     "Gain of context",
     stem="context_gain",
     schema=record_schema.OTHER,

@@ -59,9 +59,7 @@ class Printed:
     @property
     def has_marks(self) -> bool:
         """Whether a table has daggers and asterisks."""
-        return any(
-            each.mark for numbers in self.numbers.values() for each in numbers.values()
-        )
+        return any(each.mark for row in self.numbers.values() for each in row.values())
 
     def number(self, pe: str, context: int) -> Number:
         """Return a number of a table, or Number()."""
@@ -98,9 +96,8 @@ def load(name: str) -> Printed:
         raise InputError(f"{name} is not a table of a paper: use one of {', '.join(known)}")
     entry = known[name]
     rows = _read(entry["file"], name)
-    printed = Printed(
-        entry["what"], entry["measure"], entry["dataset"], entry["size"], rows
-    )
+    what, measure, size = entry["what"], entry["measure"], entry["size"]
+    printed = Printed(what, measure, entry["dataset"], size, rows)
     if entry["file"] != "tables.csv":
         return printed
     for row in rows:

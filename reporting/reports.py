@@ -33,9 +33,10 @@ def make(row: dict, root: Path) -> list[Path]:
 
     Returns the files that differ from the committed ones; plots: missing ones.
     """
-    folder = root / files_of(row)[0].parent
+    files = files_of(row)
+    folder = root / files[0].parent
     others = {*folder.iterdir()}
-    for file in files_of(row):
+    for file in files:
         (root / file).unlink(missing_ok=True)
     _, *words = shlex.split(row["command"])
     if words[0] == "-m":
@@ -45,9 +46,7 @@ def make(row: dict, root: Path) -> list[Path]:
         program.main([path for word in words for path in sorted(glob.glob(word)) or [word]])
     for file in {*folder.iterdir()} - others:
         file.unlink()  # not committed
-    return [
-        file for file in files_of(row) if _content(root / file) != _content(ROOT / file)
-    ]
+    return [file for file in files if _content(root / file) != _content(ROOT / file)]
 
 
 def _content(path: Path) -> bytes | None:

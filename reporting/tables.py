@@ -85,9 +85,7 @@ def accuracy_table(records: list[dict]) -> Table:
     for column in make_columns(records, key=""):
         for record in column.records:
             numbers = [record[key] for key in ("acc", "acc_se", "acc_norm", "acc_norm_se")]
-            acc, error, *norm = (
-                format_number(n if n is None else 100 * n) for n in numbers
-            )
+            acc, error, *norm = (format_number(n and 100 * n) for n in numbers)
             label = record["run"] if len(column.records) > 1 else column.label
             row = [label, f"{acc} ± {error}", " ± ".join(norm), f"{record['examples']:,}"]
             cells.append(row)
@@ -148,9 +146,8 @@ def cases(result: dict) -> Iterator[tuple[int, str, dict | None]]:
 
     An entry of None: the encoding does not support the context.
     """
-    for context, by_name in sorted(
-        result["contexts"].items(), key=lambda item: int(item[0])
-    ):
+    for context in sorted(result["contexts"], key=int):
+        by_name = result["contexts"][context]
         for name in sorted(by_name, key=speed_sort_key):
             yield int(context), name, by_name[name]
 
@@ -205,9 +202,7 @@ def _cells_by_context(rows: list[dict], formats: dict[str, str]) -> list[list[st
     for row in rows:
         found = by_encoding.setdefault(row["encoding"], {"encoding": row["encoding"]})
         found |= {f"{name}, {row['context']:,}": row.get(name) for name in names}
-    columns = {
-        f"{name}, {context:,}": formats[name] for name in names for context in contexts
-    }
+    columns = {f"{name}, {n:,}": formats[name] for name in names for n in contexts}
     return Table.from_values({"encoding": "{}"} | columns, [*by_encoding.values()]).cells
 
 
@@ -256,8 +251,7 @@ def comparison_table(record: dict) -> Table:
     for row in result["rows"]:
         ours, theirs = row["seconds"]["ours"], row["seconds"]["theirs"]
         logs = [math.log(b) - math.log(a) for a, b in zip(ours, theirs, strict=True)]
-        of_peak = None
-        product = row["seconds"].get("product")
+        of_peak, product = None, row["seconds"].get("product")
         if row.get("flops") and row.get("product_flops") and product:
             relative = map(operator.truediv, product, ours)
             of_peak = row["flops"] / row["product_flops"] * statistics.median(relative)
@@ -273,16 +267,12 @@ def comparison_table(record: dict) -> Table:
         )
     formats = ("{}", "{}", "{:,.0f}", "{:,.0f}", "", "{:.1%}")
     table = Table.from_values(dict(zip(rows[0], formats, strict=True)), rows)
-    skipped = [
-        f" Not measured: {label} ({why})." for label, why in result["skipped"].items()
-    ]
+    skipped = [f" Not measured: {name} ({why})." for name, why in result["skipped"].items()]
     caption = (
         f"Speed compared with other implementations, at {result['context']:,} tokens; training "
         f"with micro-batch {result['micro_batch']}. {describe_setup(result)}. Medians of "
         f"{result['repeats']} interleaved rounds; ratios above 1 are faster, with 95% intervals. "
-        "Of peak: our FLOP/s relative to a matrix product."
+        f"Of peak: our FLOP/s relative to a matrix product.{''.join(skipped)}"
     )
-    table.caption = (
-        f"{escape_markdown(caption + ''.join(skipped))} {describe_machine(record)}"
-    )
+    table.caption = f"{escape_markdown(caption)} {describe_machine(record)}"
     return table

@@ -88,15 +88,13 @@ def read_records(paths: Sequence[str]) -> list[dict]:
     for path in map(Path, paths):
         found = [*path.glob("records.jsonl"), *path.glob("eval_*.json")]
         files += sorted(found) if path.is_dir() else [path]
-    records = record_schema.read_records(
-        files, "pass records, or folders of records"
-    ).values()
-    records = [each for each in records if metrics.metric_of(each) in METRICS.values()]
+    found = record_schema.read_records(files, "pass records, or folders of records")
+    records = [
+        each for each in found.values() if metrics.metric_of(each) in METRICS.values()
+    ]
     if not records:
-        raise InputError(
-            "no records of perplexity, recall or receptive fields found: "
-            "python report.py --trend results/reproduction results/ladder/*/"
-        )
+        what = "no records of perplexity, recall or receptive fields found"
+        raise InputError(f"{what}: pass other files, or folders of them")
     return records
 
 
@@ -108,9 +106,8 @@ def make_rungs(records: list[dict]) -> list[Rung]:
         record = record | {"protocol": record["protocol"] | {"remainder": None}}
         keys = ("dataset", "split", "tokenizer", "sha256")
         data = tuple(record["data"].get(key) for key in keys)
-        groups.setdefault((record.get("size"), record["block_size"], data), []).append(
-            record
-        )
+        network = record.get("size"), record["block_size"], data
+        groups.setdefault(network, []).append(record)
     rungs = []
     for (_, block_size, (dataset, *_)), group in groups.items():
         known = [record["parameters"] for record in group if record.get("parameters")]
@@ -149,11 +146,9 @@ def plot(trends: list[Trend], rungs: Sequence[Rung], file) -> None:
     """
     lines = []
     for claim, ratios in trends:
-        pe = (
-            claim.others[0]
-            if claim.encoding == "cable" and claim.others
-            else claim.encoding
-        )
+        pe = claim.encoding
+        if pe == "cable" and claim.others:
+            pe = claim.others[0]
         lines.append(line := figures.Line(claim.wording, pe))
         for rung, ratio in zip(rungs, ratios, strict=True):
             if ratio:

@@ -113,7 +113,7 @@ def test_curves_are_averaged_at_the_points_of_all_records():
     curves = ([1, 2, 4], [0.5, 0.6, 1.0]), ([1, 2, 3, 4], [0.7, 0.8, 0.9, 1.0])
     entries = [{"cumulative": {"tokens": tokens, "share": share}} for tokens, share in curves]
     found = [figures.gradient_further_back({"lengths": {"4": entry}}) for entry in entries]
-    records = [{"seed": seed, "lengths": lengths} for seed, lengths in enumerate(found)]
+    records = [record | {"seed": seed} for seed, record in enumerate(found)]
     column = Column("cable", "cable", records, "fraction")
     assert column.lengths() == [1, 2, 3] and column.mean(3) is None
     assert [column.mean(1), column.mean(2)] == pytest.approx([0.4, 0.3])

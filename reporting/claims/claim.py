@@ -8,7 +8,6 @@
 - Everything else is not decided, also if there is no interval.
 """
 
-import itertools
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -35,7 +34,7 @@ FAR_MULTIPLES = (16, 15)
 Benched = Literal["speed", "memory", "time per token"]  # quantities of bench.py
 BENCHED = get_args(Benched)
 Losses = Literal["training loss", "final training loss"]
-Scores = Literal["growth of nDCG@10", "nDCG@10", "accuracy"]
+Scores = Literal["growth of nDCG@10", "nDCG@10", "accuracy", "recall", "receptive field"]
 Perplexities = Literal["perplexity", "perplexity over seeds"]
 Lengths = Literal[
     "every length",
@@ -91,9 +90,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     datasets: list[str] = []
     size: str | None = None
     except_sizes: list[str] = []
-    quantity: (
-        Perplexities | Scores | Benched | Losses | Literal["recall", "receptive field"]
-    ) = "perplexity"
+    quantity: Perplexities | Scores | Benched | Losses = "perplexity"
     relation: Literal["<", "<=", ">", ">=", "~"] = ">"
     bound: float = 1
     at: list[float] | Lengths = []
@@ -133,14 +130,11 @@ def load(path: Path = PATH) -> dict[str, list[Claim]]:
     """
     try:
         sections = msgspec.yaml.decode(path.read_bytes(), type=dict[str, dict[str, Any]])
-        rows = {
-            name: [
-                defaults | row | {"key": f"{name} {number}"}
-                for number, row in enumerate(defaults.pop("rows"), 1)
-            ]
-            for name, defaults in sections.items()
-        }
-        return msgspec.convert(rows, dict[str, list[Claim]])
+        claims = {}
+        for name, defaults in sections.items():
+            rows = enumerate(defaults.pop("rows"), 1)
+            claims[name] = [defaults | row | {"key": f"{name} {n}"} for n, row in rows]
+        return msgspec.convert(claims, dict[str, list[Claim]])
     except (OSError, msgspec.DecodeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: {reason}: correct it, or restore the file") from None
@@ -159,21 +153,16 @@ def decide(claim: Claim, comparisons: Comparisons) -> Verdict | None:
     if compared != {""}:
         claim = claim.but(others=[pe for pe in claim.others if pe in compared])
     verdict = claim.unmeasured()
-    measured = {
-        name: each for name, each in comparisons.items() if isinstance(each, Interval)
-    }
+    measured = {n: each for n, each in comparisons.items() if isinstance(each, Interval)}
     differing = [each for each in comparisons.values() if isinstance(each, tuple)]
-    if settings := sorted({*itertools.chain(*differing)}):
+    if settings := sorted(set().union(*differing)):
         verdict.measured = f"the runs differ in {', '.join(settings)}"
         verdict.outcome = NOT_COMPARABLE
         return verdict
-    outcomes = [
-        judge_bound(each, claim.relation, claim.bound) for each in measured.values()
-    ]
+    relation, found = claim.relation, measured.values()
+    outcomes = [judge_bound(each, relation, claim.bound) for each in found]
     verdict.outcome, counts = combine(outcomes)
-    least = max(
-        measured, key=lambda name: _distance(measured[name].estimate, claim.relation)
-    )
+    least = max(measured, key=lambda name: _distance(measured[name].estimate, relation))
     text = printed_interval(measured[least], one_seed=claim.quantity not in BENCHED)
     place = " ".join(filter(None, least))
     verdict.measured = ", ".join(filter(None, (claim.what + text, place)))

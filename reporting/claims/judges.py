@@ -7,7 +7,7 @@ the same lengths: `_compare`. Others are on runs of several training lengths.
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from evaluation import intervals
@@ -108,13 +108,10 @@ def judge_losses(record: dict) -> list[Verdict]:
 
 def judge_speed(benchmark: str, result: dict) -> list[Verdict]:
     """Return verdicts on one benchmark of a record of bench.py."""
-    size = result["model"]
-    claims = [
-        _on_device(claim, result)
-        for claim in _rows("speed")
-        if claim.benchmark == benchmark
-        and (claim.size in (None, size) or size not in SIZES)
-    ]
+    claims = [claim for claim in _rows("speed") if claim.benchmark == benchmark]
+    if result["model"] in SIZES:
+        claims = [claim for claim in claims if claim.size in (None, result["model"])]
+    claims = [_on_device(claim, result) for claim in claims]
     return _judge_models(claims, speed_columns(result))
 
 
@@ -144,9 +141,8 @@ def judge_receptive_fields(
         text = f"receptive field {printed_interval(field, 2)} training lengths"
         claim = (shorter if field.estimate <= 1 else longer).but(encoding=column.label)
         model, trained_at = setup_of(column.records[0]), column.trained_at
-        same = [
-            each for each in sum(perplexities, []) if setup_of(each.records[0]) == model
-        ]
+        known = sum(perplexities, [])
+        same = [each for each in known if setup_of(each.records[0]) == model]
         for other, far in itertools.product(same, FAR_MULTIPLES):
             ends = far * trained_at, trained_at
             growth = compare((other, other), ends, intervals.perplexity_ratio)
@@ -162,11 +158,9 @@ def _rows(*sections: str) -> list[Claim]:
     return [claim for section in sections for claim in load()[section]]
 
 
-def _judge(
-    claims: Iterable[Claim], measure: Callable[..., Measured], *evidence
-) -> list[Verdict]:
+def _judge(claims: list[Claim], measure: Callable[..., Measured], *args) -> list[Verdict]:
     """Return the verdicts on those claims that were measured."""
-    verdicts = [decide(*found) for claim in claims for found in measure(claim, *evidence)]
+    verdicts = [decide(*found) for claim in claims for found in measure(claim, *args)]
     return [verdict for verdict in verdicts if verdict]
 
 
@@ -176,11 +170,8 @@ def _judge_models(claims: list[Claim], columns: list[Column]) -> list[Verdict]:
     for column in columns:
         model = column.records[0].get("size"), column.trained_at
         models.setdefault(model, []).append(column)
-    return [
-        verdict
-        for model in models.values()
-        for verdict in _judge(claims, _compare, model, columns)
-    ]
+    found = [_judge(claims, _compare, model, columns) for model in models.values()]
+    return sum(found, [])
 
 
 def _compare(claim: Claim, model: list[Column], columns: list[Column]) -> Measured:
@@ -241,18 +232,15 @@ def _multiples(claim: Claim, columns: list[Column]) -> list[float]:
     FAR is the first of FAR_MULTIPLES that was measured. "Every length" of a
     perplexity ends there: figure1.sh evaluates up to 128 times the length.
     """
-    measured = sorted(
-        {
-            length / column.trained_at
-            for column in columns
-            for length in filter(column.values, column.lengths())
-        }
-    )
+    measured = set()
+    for column in columns:
+        lengths = filter(column.values, column.lengths())
+        measured |= {length / column.trained_at for length in lengths}
     if not isinstance(claim.at, str):
         far = next((far for far in FAR_MULTIPLES if far in measured), FAR)
         return sorted(far if multiple == FAR else multiple for multiple in claim.at)
     farthest = FAR if claim.quantity == "perplexity" else math.inf
-    whole = [m for m in measured if m < 1 or (m == int(m) and m <= farthest)]
+    whole = [m for m in sorted(measured) if m < 1 or (m == int(m) and m <= farthest)]
     return [multiple for multiple in whole if multiple >= SMALLEST[claim.at]]
 
 
@@ -333,16 +321,15 @@ def find_pairs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Itera
     At the paper's lengths they have its size and data set. Memory and time are
     those of training steps with the same number of sequences.
     """
-    names = (claim.encoding, *claim.others)
+    names, measure = (claim.encoding, *claim.others), MEASURES[claim.quantity]
     for scale, *runs in itertools.product(SCALES, columns, columns):
         first, second = claim.trained_at // scale, claim.other_trained_at // scale
         models = [(run.pe, run.trained_at) for run in runs]
         sizes = {run.records[0].get("size") for run in runs}
         has_size = len(sizes) == 1 and sizes.isdisjoint(claim.except_sizes)
         if scale == 1:
-            has_size &= (
-                sizes == {claim.size} and dataset_of(runs[0].records[0]) in claim.datasets
-            )
+            data = dataset_of(runs[0].records[0])
+            has_size &= sizes == {claim.size} and data in claim.datasets
         is_pair = models == [*zip(names, (first, second), strict=True)]
         if not (is_pair and has_size and all(run.values(second) for run in runs)):
             continue
@@ -356,9 +343,7 @@ def find_pairs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Itera
                     pair = [benched[pe] for pe in names]
                     evidence.append((_on_device(scaled, result), pair, (first, second)))
         for each, pair, lengths in evidence:
-            ratio = compare(
-                (pair[0], pair[1]), lengths, MEASURES[claim.quantity], "block_size"
-            )
+            ratio = compare((pair[0], pair[1]), lengths, measure, "block_size")
             if ratio is not None:
                 yield Pair(each, pair, lengths, ratio)
 

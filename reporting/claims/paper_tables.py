@@ -55,11 +55,10 @@ def paper_comparison(
     if not records:
         return None
     contexts, base = paper.contexts, None
+    source = f"in parentheses that of {paper.source} ({paper.dataset}, {paper.size}"
     if all(_same_setting(record, paper) for record in records):
         names = [f"{context:,}" for context in contexts]
-        caption = (
-            f"{paper.metric}, in parentheses that of {{}}) and the relative difference."
-        )
+        caption = f"{paper.metric}, {source}) and the relative difference."
     else:
         base = paper.trained_at or contexts[0]
         if not paper.has_marks:
@@ -69,12 +68,11 @@ def paper_comparison(
         what = "the training length" if paper.trained_at else "the shortest context"
         trained_at = join_numbers(paper.lengths[column.pe] for column in columns)
         caption = (
-            f"{paper.metric} relative to its value at {what}, in parentheses that of {{}}, trained "
-            f"with {trained_at} tokens). Absolute values are not comparable."
+            f"{paper.metric} relative to its value at {what}, {source}, trained with {trained_at} "
+            "tokens). Absolute values are not comparable."
         )
         if not all(map(paper.has_protocol_of, records)):
             caption += " The protocols differ (docs/evaluation.md)."
-    caption = caption.format(f"{paper.source} ({paper.dataset}, {paper.size}")
     rows = []
     for column in columns:
         cells = [_cell(column, paper, marks or {}, context, base) for context in contexts]
@@ -93,9 +91,8 @@ def seed_marks(columns: list[Column], paper: Printed | None) -> tuple[Marks, str
     As in table 3 of the Sandwich paper, for its encodings, if all have two seeds.
     Columns with other settings than the reference have none.
     """
-    covered = [
-        each for each in columns if paper and paper.has_marks and each.pe in paper.numbers
-    ]
+    numbers = paper.numbers if paper and paper.has_marks else ()
+    covered = [column for column in columns if column.pe in numbers]
     seeds = min((len(column.records) for column in covered), default=0)
     references = [column for column in covered if column.pe == MARKS_REFERENCE]
     if seeds < 2 or not references:
@@ -200,14 +197,11 @@ def _training_length_row(
 ) -> list[str]:
     quantity = claim.quantity
     trained_at = pair.claim.trained_at, pair.claim.other_trained_at
-    values = [
-        _value(quantity, *each) for each in zip(pair.columns, pair.lengths, strict=True)
-    ]
-    runs = []
-    for pe, length, value in zip(
-        (claim.encoding, *claim.others), trained_at, values, strict=True
-    ):
-        runs += [f"{pe}, {length:,}", f"{value:,.{1 if quantity in BENCHED else 2}f}"]
+    runs, values = [], []
+    for column, *lengths in zip(pair.columns, pair.lengths, trained_at, strict=True):
+        values.append(_value(quantity, column, lengths[0]))
+        number = f"{values[-1]:,.{1 if quantity in BENCHED else 2}f}"
+        runs += [f"{column.pe}, {lengths[1]:,}", number]
 
     def show(factor: float) -> str:
         change = factor - 1

@@ -111,9 +111,8 @@ def _speed_ratio(pairs: Pairs) -> Interval:
     entry, other = pairs[0]
     if not ("others" in entry and "others" in other):
         return Interval(entry["ratios"]["rope"] / other["ratios"]["rope"])
-    first, second = (
-        np.log(each["others"]["rope"]) - np.log(each["seconds"]) for each in pairs[0]
-    )
+    logs = [np.log(e["others"]["rope"]) - np.log(e["seconds"]) for e in pairs[0]]
+    first, second = logs
     if not first.any():  # rope itself
         return intervals.ratio_of_rounds(-second)
     return intervals.ratio_of_rounds(first, second if second.any() else ())
@@ -134,9 +133,8 @@ def log_seconds_per_token(entry: dict) -> list[float]:
 
 def _of_queries(measure: Callable, pairs: Pairs) -> Interval:
     """Return a measure of scores by query, which the bootstrap draws."""
-    return measure(
-        [(np.array(a["by_question"]), np.array(b["by_question"])) for a, b in pairs]
-    )
+    scores = [(np.array(a["by_question"]), np.array(b["by_question"])) for a, b in pairs]
+    return measure(scores)
 
 
 def _accuracy_difference(pairs: Pairs) -> Interval:

@@ -78,9 +78,7 @@ def main(argv=None):
         shards = shards_for_run(run, checkpoint, config.data)
         tokens = shards.tokens[0][: config.tokens].tolist()
     if len(tokens) < 2:
-        raise InputError(
-            "the text has fewer than two tokens: pass a longer --text or --tokens"
-        )
+        raise InputError("the text has fewer than two tokens: pass a longer --text")
     if model.max_context and len(tokens) > model.max_context:
         what = f"the text has {len(tokens)} tokens, but {pe} supports at most"
         raise InputError(f"{what} {model.max_context}: pass a shorter text")
@@ -111,11 +109,8 @@ def layer_matrices(model, tokens: Tensor, config: Config) -> tuple:
     """
     layer = bias_statistics.layers(model, tokens)[config.layer]
     T, heads = tokens.size(1), model.config.n_head
-    matrices, decay, content = (
-        layer.bias(),
-        layer.decay(),
-        "bias added to the attention scores",
-    )
+    matrices, decay = layer.bias(), layer.decay()
+    content = "bias added to the attention scores"
     if matrices is None:
         matrices, content = layer.logits(), "attention scores"
     matrices = matrices.expand(1, heads, T, T)[0]
@@ -123,10 +118,8 @@ def layer_matrices(model, tokens: Tensor, config: Config) -> tuple:
     if config.mean:
         mean = matrices.mean(0, keepdim=True)
         largest = mean.nan_to_num().abs().max().clamp(min=1e-30)
-        content = (
-            f"mean over {heads} heads of the {content}, divided by its largest magnitude"
-        )
-        return (mean / largest).numpy(), None, content
+        what = f"mean over {heads} heads of the {content}, divided by its largest magnitude"
+        return (mean / largest).numpy(), None, what
     if decay is not None:
         decay = decay.expand(1, heads, T)[0].float().cpu().numpy()
     return matrices.numpy(), decay, content
@@ -143,9 +136,8 @@ def draw(matrices, decay, labels: list[str] | None, title: str):
     ratios = [3] if decay is None else [3, 1]
     parts, width = len(ratios), figures.WIDTH / max(2, columns)
     figure = figures.new_figure(0.6 + rows * width * sum(ratios) * 0.35, title)
-    grid = figure.subplots(
-        rows * parts, columns, squeeze=False, height_ratios=ratios * rows
-    )
+    heights = ratios * rows
+    grid = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
     tops, lowest = grid[::parts].ravel(), grid[parts - 1 :: parts].ravel()
     for axes in (*tops[heads:], *lowest[heads:]):
         axes.set_visible(False)

@@ -57,18 +57,15 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("encodings", "positional encodings")
-    )
+    config = cli.parse(Config, argv, __doc__, ("encodings", "positional encodings"))
     rows = {pe: bias_by_distance(pe, config.context, HEADS, -1) for pe in config.encodings}
     fitted = None
     if config.fit:
         pe = config.encodings[0]
         fitted = np.polyfit(np.log1p(np.arange(config.fit)), rows[pe][: config.fit], 1)
         a, b = fitted
-        print(
-            f"{pe}: {a:.3f} log(1 + d) {b:+.3f}, fitted to distances 0 to {config.fit - 1:,}"
-        )
+        curve = f"{a:.3f} log(1 + d) {b:+.3f}"
+        print(f"{pe}: {curve}, fitted to distances 0 to {config.fit - 1:,}")
     with atomic(config.out) as file:
         title = f"last of {HEADS} heads, {config.context:,} tokens"
         plot(rows, fitted, title, file)

@@ -106,9 +106,7 @@ def _logged_losses(run: Path) -> list[tuple[float, float]]:
     """Return [(step, loss)] of a training's log."""
     path = run / run_folder.LOG
     if not path.exists():
-        raise InputError(
-            f"{run} has no log.jsonl or finetune.json: use the folder of a run"
-        )
+        raise InputError(f"{run} has no log.jsonl or finetune.json: use a run folder")
     entries = [entry for entry in run_folder.read_log(run) if entry["kind"] == "train"]
     if problem := find_mismatch(entries, list[LOG_ENTRY]):
         raise InputError(f"{path}: {problem}: {REMEDY}")
