@@ -1,4 +1,4 @@
-"""Plot the biases of a trained model, biases of the distance alone, or the losses of runs.
+"""Plot a trained model's biases, biases of the distance alone, or losses of runs.
 
     python plot.py biases runs/quickstart/cable --text "def double(x): return 2 * x"
     python plot.py distances sandwich alibi --out distances.png

@@ -129,7 +129,8 @@ def make_columns(records: list[dict], key: str, may_differ: Names = ()) -> list[
     runs = Counter(record.get("run") for record in records)
     columns = []
     for label, suffix, group in zip(labels, suffixes, groups, strict=True):
-        pe, seeds = group[0]["pe"], {each.get("seed") for each in group}
+        pe = group[0]["pe"]
+        seeds = {each.get("seed") for each in group}
         if len(seeds) == len(group) and labels.count(label) == 1:
             columns.append(Column(label, pe, group, key, may_differ))
             continue

@@ -89,7 +89,8 @@ def by_length(
             mean = column.mean(length)
             if mean is not None and mean <= MAX_DRAWN:
                 line.add(length, mean, column.error(length))
-    panels, close = [(y_label, lines)], _close_to_lowest(lines)
+    panels = [(y_label, lines)]
+    close = _close_to_lowest(lines)
     number = sum(bool(line.points) for line in close)
     if close_up and MIN_CLOSE_LINES <= number < len(lines):
         panels.append((y_label, close))
@@ -126,9 +127,14 @@ def cumulative_gradient(columns: list[Column], file) -> None:
 
 
 def gradient_further_back(record: dict) -> dict:
-    """Return the record with {n: {"fraction": beyond the last n tokens}} as its lengths."""
+    """Return a record of {n: {"fraction": beyond the last n tokens}}.
+
+    At the longest context.
+    """
     entries = {int(n): entry for n, entry in record["lengths"].items() if entry}
-    curve = entries[max(entries)]["cumulative"] if entries else {"tokens": [], "share": []}
+    if not entries:
+        return record
+    curve = entries[max(entries)]["cumulative"]
     beyond = zip(curve["tokens"], np.subtract(1, curve["share"]), strict=True)
     found = {str(n): {"fraction": rest} for n, rest in beyond if rest >= MIN_FRACTION}
     return record | {"lengths": found}

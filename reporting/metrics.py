@@ -1,4 +1,4 @@
-"""Metrics by context length: records, table, caption, claims and plot of each one in one row.
+"""Metrics by context length: records, table, caption, claims and plot.
 
     metric = metric_of(record)
     metric.table(make_columns(records, metric.key)).text()
@@ -155,7 +155,8 @@ def gain_records(records: list[dict]) -> list[dict]:
         has_losses = all(entry and "by_offset" in entry for entry in entries.values())
         if len(entries) < 2 or not has_losses:
             continue
-        curve, longest = entries[min(entries)]["by_offset"], max(entries)
+        curve = entries[min(entries)]["by_offset"]
+        longest = max(entries)
         gain = np.subtract(curve["loss"], entries[longest]["by_offset"]["loss"])
         positions = curve["first"] + curve["width"] * np.arange(len(gain))
         lengths, start, stop = {}, 0, min(entries)

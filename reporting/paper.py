@@ -96,8 +96,8 @@ def load(name: str) -> Printed:
         raise InputError(f"{name} is not a table of a paper: use one of {', '.join(known)}")
     entry = known[name]
     rows = _read(entry["file"], name)
-    what, measure, size = entry["what"], entry["measure"], entry["size"]
-    printed = Printed(what, measure, entry["dataset"], size, rows)
+    dataset, size = entry["dataset"], entry["size"]
+    printed = Printed(entry["what"], entry["measure"], dataset, size, rows)
     if entry["file"] != "tables.csv":
         return printed
     for row in rows:

@@ -178,7 +178,8 @@ def speed_table(benchmark: str, result: dict, by_context: bool = False) -> Table
     if by_context and 1 < len(result["contexts"]) < MAX_COLUMNS:
         table.cells = _cells_by_context(rows, formats)
     entries = [entry for *_, entry in cases(result) if entry]
-    steps, micro_batches = result.get("steps", 1), result.get("micro_batches", 1)
+    steps = result.get("steps", 1)
+    micro_batches = result.get("micro_batches", 1)
     is_single = steps == micro_batches == 1
     measured = BENCHMARKS[benchmark].format(
         steps="one optimizer step" if is_single else f"{steps} x {micro_batches} passes",
@@ -251,7 +252,8 @@ def comparison_table(record: dict) -> Table:
     for row in result["rows"]:
         ours, theirs = row["seconds"]["ours"], row["seconds"]["theirs"]
         logs = [math.log(b) - math.log(a) for a, b in zip(ours, theirs, strict=True)]
-        of_peak, product = None, row["seconds"].get("product")
+        of_peak = None
+        product = row["seconds"].get("product")
         if row.get("flops") and row.get("product_flops") and product:
             relative = map(operator.truediv, product, ours)
             of_peak = row["flops"] / row["product_flops"] * statistics.median(relative)
@@ -267,12 +269,13 @@ def comparison_table(record: dict) -> Table:
         )
     formats = ("{}", "{}", "{:,.0f}", "{:,.0f}", "", "{:.1%}")
     table = Table.from_values(dict(zip(rows[0], formats, strict=True)), rows)
-    skipped = [f" Not measured: {name} ({why})." for name, why in result["skipped"].items()]
+    skipped = result["skipped"].items()
+    notes = [f" Not measured: {name} ({why})." for name, why in skipped]
     caption = (
         f"Speed compared with other implementations, at {result['context']:,} tokens; training "
         f"with micro-batch {result['micro_batch']}. {describe_setup(result)}. Medians of "
         f"{result['repeats']} interleaved rounds; ratios above 1 are faster, with 95% intervals. "
-        f"Of peak: our FLOP/s relative to a matrix product.{''.join(skipped)}"
+        f"Of peak: our FLOP/s relative to a matrix product.{''.join(notes)}"
     )
     table.caption = f"{escape_markdown(caption)} {describe_machine(record)}"
     return table

@@ -159,8 +159,8 @@ def decide(claim: Claim, comparisons: Comparisons) -> Verdict | None:
         verdict.measured = f"the runs differ in {', '.join(settings)}"
         verdict.outcome = NOT_COMPARABLE
         return verdict
-    relation, found = claim.relation, measured.values()
-    outcomes = [judge_bound(each, relation, claim.bound) for each in found]
+    relation, bound = claim.relation, claim.bound
+    outcomes = [judge_bound(each, relation, bound) for each in measured.values()]
     verdict.outcome, counts = combine(outcomes)
     least = max(measured, key=lambda name: _distance(measured[name].estimate, relation))
     text = printed_interval(measured[least], one_seed=claim.quantity not in BENCHED)

@@ -140,7 +140,8 @@ def judge_receptive_fields(
         field = receptive_field(column, lengths[-1])
         text = f"receptive field {printed_interval(field, 2)} training lengths"
         claim = (shorter if field.estimate <= 1 else longer).but(encoding=column.label)
-        model, trained_at = setup_of(column.records[0]), column.trained_at
+        model = setup_of(column.records[0])
+        trained_at = column.trained_at
         known = sum(perplexities, [])
         same = [each for each in known if setup_of(each.records[0]) == model]
         for other, far in itertools.product(same, FAR_MULTIPLES):
@@ -321,7 +322,8 @@ def find_pairs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Itera
     At the paper's lengths they have its size and data set. Memory and time are
     those of training steps with the same number of sequences.
     """
-    names, measure = (claim.encoding, *claim.others), MEASURES[claim.quantity]
+    names = (claim.encoding, *claim.others)
+    measure = MEASURES[claim.quantity]
     for scale, *runs in itertools.product(SCALES, columns, columns):
         first, second = claim.trained_at // scale, claim.other_trained_at // scale
         models = [(run.pe, run.trained_at) for run in runs]
