@@ -93,7 +93,10 @@ class Trainer:
 
             name = self.train_windows.shards.tokenizer
             self.tokenizer = load_tokenizer(name, config.data)
-        self.init_steps, source = self.open_source(checkpoint)
+        self.init_steps, source = self.run.init_steps, checkpoint
+        if config.init_from and not checkpoint:
+            source = load_checkpoint(config.init_from, config.causal, check_plugins=False)
+            self.init_steps = trained_steps(source)
         self.model = self.make_model(checkpoint, source)
         betas = config.beta1, config.beta2
         options = config.lr, betas, config.weight_decay, config.optimizer
@@ -104,9 +107,8 @@ class Trainer:
         self.scaler = make_grad_scaler(self.device, self.dtype)
         self.step, self.sampler_state = self.restore(checkpoint)
         del checkpoint, source  # as large as model and optimizer
-        processes.run_on_all_ranks(
-            lambda: attention_path.check_paths(self.model, config, self.device, self.dtype)
-        )
+        context = self.model, config, self.device, self.dtype
+        processes.run_on_all_ranks(lambda: attention_path.check_paths(*context))
         per_rank = self.sequences_per_step // self.world_size
         sizes = range(1, min(per_rank, config.micro_batch) + 1)
         self.micro_batch = max(size for size in sizes if per_rank % size == 0)
@@ -307,14 +309,6 @@ class Trainer:
         if config.resume and not checkpoint:
             print(f"{config.out_dir} contains no checkpoint yet: starting at step 0")
         return run, checkpoint
-
-    def open_source(self, checkpoint: dict | None) -> tuple[int | None, dict | None]:
-        """Return steps and checkpoint of --init_from; if resumed, `checkpoint`."""
-        if checkpoint or not self.config.init_from:
-            return self.run.init_steps, checkpoint
-        causal = self.config.causal
-        source = load_checkpoint(self.config.init_from, causal, check_plugins=False)
-        return trained_steps(source), source
 
     def make_model(self, checkpoint: dict | None, source: dict | None) -> GPT:
         config, shards = self.config, self.train_windows.shards
