@@ -1,8 +1,8 @@
-"""Check a positional encoding: the tests of all registered encodings, for a file of your own.
+"""Check a positional encoding by the tests of all registered encodings.
 
-    python check_encoding.py my_encoding.py                   # all encodings that the file defines
-    python check_encoding.py my_encoding.py --pe rope+mine    # a combination, or with options
-    python check_encoding.py --pe cable                       # an encoding of this repository
+    python check_encoding.py my_encoding.py  # all encodings that the file defines
+    python check_encoding.py my_encoding.py --pe rope+mine  # a combination, or with options
+    python check_encoding.py --pe cable  # an encoding of this repository
 
 Prints a table of checks, each with the measured error and its bound, and the
 usual cause of the first failure. Exit status: 0 if no check failed, 1 if one
@@ -31,7 +31,7 @@ import pe_spec
 import posenc
 from errors import InputError
 from evaluation import layer_checks, model_checks  # noqa: F401  # both fill CHECKS
-from evaluation.measurement import CHECKS, CheckFailed, Measurement, NotApplicable
+from evaluation.checks import CHECKS, CheckFailed, Measurement, NotApplicable
 
 
 @dataclass
@@ -67,9 +67,7 @@ def specs_to_check(config: Config) -> list[str]:
     names = [name for path in config.files for name in plugins.load_plugin(path).names]
     if config.pe is None:
         if not names:
-            raise InputError(
-                "name a Python file with your encoding, or an encoding with --pe"
-            )
+            raise InputError("pass a Python file with your encoding, or one as --pe")
         classes = {posenc.ENCODINGS[name]: name for name in reversed(names)}
         return list(reversed(classes.values()))  # the first name of each class
     # a comma before `option=` is part of an encoding
@@ -91,9 +89,7 @@ def check_encoding(spec: str) -> int:
         print(format_result(name, result, with_cause=not counts["failed"]), flush=True)
         counts[result.status] += 1
         if name in ("options", "shapes") and result.status == "failed":
-            print(
-                "The other checks need an encoding that can be built, with the right shapes."
-            )
+            print("Other checks need an encoding that can be built, with the right shapes.")
             break
     statuses = ("ok", "failed", "not applicable")
     described = ", ".join(f"{counts[status]} {status}" for status in statuses)
@@ -150,9 +146,8 @@ def measure(name: str, spec: str) -> Measurement | None:
             reasons.append(reason)
     if not measurements:
         raise reasons[0]
-    return max(
-        itertools.chain(*measurements), key=lambda m: m.value / m.bound, default=None
-    )
+    measured = itertools.chain(*measurements)
+    return max(measured, key=lambda m: m.value / m.bound, default=None)
 
 
 def usual_cause(name: str, error: Exception) -> str:
@@ -163,21 +158,18 @@ def usual_cause(name: str, error: Exception) -> str:
             "a hook has other arguments than in posenc.Encoding, which has "
             "features(self, x, pos, previous=None) and bias(self, q_features, k_features, h)"
         )
-    is_slip = (
-        isinstance(error, NameError | AttributeError) and "__init__() call" not in text
-    )
-    return "" if is_slip else CHECKS[name].cause
+    is_slip = isinstance(error, NameError | AttributeError)
+    return "" if is_slip and "__init__() call" not in text else CHECKS[name].cause
 
 
 def describe(error: Exception, sources: Sequence[str]) -> str:
     """Return an exception in one line, with the last line of `sources`."""
     text = str(error)
-    # torch.compile's has many lines
     first = " ".join(text.partition("\n")[0].split())[:200]
     message = f"{type(error).__name__}: {first}"
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename in sources]
-    # torch.compile quotes the user's code.
+    # torch.compile's text has many lines, which quote the user's code.
     quoted = re.findall(r'File "(.*)", line (\d+)', text)
     lines += [int(line) for file, line in quoted if file in sources]
     return f"{message} (line {lines[-1]})" if lines else message

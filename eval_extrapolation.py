@@ -1,6 +1,6 @@
 """Evaluate perplexity against context length, far beyond the training length.
 
-    python eval_extrapolation.py runs/quickstart/cable runs/quickstart/rope --lengths 256,1024,4096
+    python eval_extrapolation.py runs/quickstart/* --lengths 256,1024,4096
     python eval_extrapolation.py runs/medium/cable --lengths 1x,128x --stride 512 --windows 20
     python eval_extrapolation.py runs/medium/cable --protocol same-targets --windows 500
     python eval_extrapolation.py runs/medium/cable --lengths 131072 --cache_window 4096
@@ -33,13 +33,7 @@ from errors import InputError
 from evaluation import runner
 from evaluation.runner import LoadedRun, Plan
 from model import perplexity
-from text_data.data_loader import (
-    Windows,
-    evenly_spaced,
-    masked_count,
-    read_masked_windows,
-    read_windows,
-)
+from text_data import data_loader
 from text_data.shards import Shards
 from text_data.tokenizer import load_tokenizer
 
@@ -52,8 +46,7 @@ class Config(runner.TextEvaluationConfig):
     """Settings of the length extrapolation evaluation."""
 
     lengths: str = "512,1024,2048,4096,8192,15360"
-    """context lengths in tokens, separated by commas; 1x,2x,... are multiples of the training
-    length"""
+    """context lengths in tokens, separated by commas; 1x: the training length"""
     protocol: Literal["segments", "same-targets"] = "segments"
     """which tokens are predicted from which context"""
     stride: int | None = cli.limited(None, 1)
@@ -61,16 +54,14 @@ class Config(runner.TextEvaluationConfig):
     targets: int = cli.limited(256, 1)
     """same-targets: number of tokens predicted at the end of each window"""
     max_tokens: int | None = cli.limited(None, 1)
-    """if the split is longer, take as many windows of the longest length as hold this number of
-    tokens; null: no limit"""
+    """take at most as many windows of the longest length as hold this many tokens; null: all"""
     windows: int | None = cli.limited(None, 1)
     """take this number of windows of the longest length; null: as many as fit without overlap. With
     same-targets, windows overlap if the split is too short"""
     within_documents: bool = False
     """take windows of the longest length that start and end in one document"""
     cache_window: int | None = cli.limited(None, 1)
-    """number of tokens that each token attends to, itself included, as with a KV cache of this
-    size; memory does not grow with the length; null: all"""
+    """tokens that each token attends to, itself included, as with a KV cache of this size"""
 
     def __post_init__(self):
         super().__post_init__()
@@ -86,8 +77,7 @@ class Window(NamedTuple):
     shard: int
     start: int  # offset of its first token in the shard
     length: int  # number of inputs: the context length, or less at the end of a region
-    # number of predictions that count: the last ones, or those of masked tokens
-    counted: int
+    counted: int  # predictions that count: the last ones, or those of masked tokens
     offset: int  # of its first token in the region
 
 
@@ -111,9 +101,8 @@ def main(argv=None):
 def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Plan]:
     """Return a run's plan. Raises InputError if the settings do not fit."""
     mask_rate = None if checkpoint["gpt"]["causal"] else checkpoint["config"]["mask_rate"]
-    if mask_rate and (
-        config.protocol != "segments" or config.stride or config.cache_window
-    ):
+    is_plain = config.protocol == "segments" and not config.stride
+    if mask_rate and (config.cache_window or not is_plain):
         raise InputError(
             f"{run} is an encoder, which predicts the masked tokens of segments: "
             "remove --protocol, --stride and --cache_window"
@@ -147,11 +136,10 @@ def select_text(
     """Return the text of all lengths; InputError if the settings do not fit."""
     shortest, longest = lengths[0], lengths[-1]
     same_targets = config.protocol == "same-targets"
+    within = config.within_documents
     limit = config.max_tokens or math.inf
     if limit < longest:
-        raise InputError(
-            f"max_tokens {limit} is less than one window of {longest}: raise it"
-        )
+        raise InputError(f"max_tokens {limit} is less than a window of {longest}: raise it")
     name, value = "stride", config.stride or 0
     if same_targets:
         name, value = "targets", config.targets
@@ -161,7 +149,7 @@ def select_text(
             f"lower --{name} or remove that length"
         )
     # raises InputError if the split is too short for one
-    windows = Windows(shards, longest)
+    windows = data_loader.Windows(shards, longest)
     protocol = {
         "name": config.protocol,
         "stride": config.stride,
@@ -169,7 +157,7 @@ def select_text(
     }
     if mask_rate:
         protocol["mask_rate"] = mask_rate
-    if not (same_targets or config.within_documents):
+    if not (same_targets or within):
         protocol["remainder"] = "counted"  # the end of a text fills a shorter window
         regions = [(n, 0, len(tokens) - 1) for n, tokens in enumerate(shards.tokens)]
         if config.windows is None and sum(inputs for *_, inputs in regions) <= limit:
@@ -179,11 +167,9 @@ def select_text(
     count = config.windows or len(windows)
     if config.max_tokens:
         count = min(count, config.max_tokens // longest)
-    step = 1 if same_targets and not config.within_documents else longest
-    regions, starts, documents = spread_regions(
-        shards, longest, count, step, config.within_documents
-    )
-    if config.within_documents:
+    step = 1 if same_targets and not within else longest
+    regions, starts, documents = spread_regions(shards, longest, count, step, within)
+    if within:
         protocol["documents"] = documents
     spacing = starts * step / len(regions)
     overlap = max(0.0, 1 - spacing / longest)
@@ -215,7 +201,7 @@ def spread_regions(
             f"no document in {shards.folder} has {length + 1} tokens: use shorter --lengths, or "
             "prepare data with --min_tokens"
         )
-    numbers = evenly_spaced(total, count)
+    numbers = data_loader.evenly_spaced(total, count)
     chosen = np.searchsorted(first_numbers, numbers, "right") - 1
     regions = []
     for piece, number in zip(chosen, numbers - first_numbers[chosen], strict=True):
@@ -230,7 +216,8 @@ def list_windows(text: Text, length: int) -> list[Window]:
     A stride is that of Hugging Face's guide "Perplexity of fixed-length
     models", in each region.
     """
-    targets, mask_rate = text.protocol["targets"], text.protocol.get("mask_rate")
+    targets = text.protocol["targets"]
+    mask_rate = text.protocol.get("mask_rate")
     stride = text.config.stride or length
     windows = []
     for shard, first, inputs in text.regions:
@@ -245,7 +232,7 @@ def list_windows(text: Text, length: int) -> list[Window]:
             end = min(start + length, first + inputs)
             counted = end - counted_to
             if mask_rate:
-                counted = masked_count(end - start, mask_rate)
+                counted = data_loader.masked_count(end - start, mask_rate)
             windows.append(Window(shard, start, end - start, counted, start - first))
             start, counted_to = start + stride, end
     return windows
@@ -302,10 +289,10 @@ def sum_losses(
         for batch in loaded.batches(np.array(numbers), size, label, "window"):
             starts = [windows[number][:2] for number in batch]
             if mask_rate:
-                read = read_masked_windows(text.shards, starts, size, mask_rate)
-                inputs, targets, positions = read
+                masked = text.shards, starts, size, mask_rate
+                inputs, targets, positions = data_loader.read_masked_windows(*masked)
             else:
-                inputs, targets = read_windows(text.shards, starts, size)
+                inputs, targets = data_loader.read_windows(text.shards, starts, size)
                 targets = targets[:, -counted:]
                 positions = torch.arange(size - counted, size).expand(targets.shape)
             with devices.autocast(loaded.device, loaded.dtype):

@@ -1,6 +1,6 @@
 """Measure how far back a model uses what it has read.
 
-    python eval_recall.py runs/quickstart/cable runs/quickstart/rope
+    python eval_recall.py runs/quickstart/*
     python eval_recall.py runs/medium/* --distances 256,1x,4x,16x --trials 500
     python eval_recall.py runs/recall/* --distances 8,1x,4x,16x,64x
 
@@ -46,13 +46,12 @@ class Config(runner.TextEvaluationConfig):
     """Settings of the recall evaluation."""
 
     distances: str | None = None
-    """tokens from the start of the passage's first copy to the start of its second, separated by
-    commas; 1x,2x,... are multiples of the training length; null: 64,128,...,4096, for objective
-    recall 8,16,32,48,1x,2x,4x,8x,16x"""
+    """tokens between the starts of the passage's copies, separated by commas; 1x: the training
+    length; null: 64,128,...,4096, or 8,16,32,48,1x,2x,4x,8x,16x for objective recall"""
     passage: int = cli.limited(64, 2)
     """length of the passage in tokens"""
     trials: int = cli.limited(250, 3)
-    """number of sequences; on text fewer if the split has fewer windows of the longest distance"""
+    """number of sequences; on text at most the split's windows of the longest distance"""
 
 
 def main(argv=None):
@@ -65,8 +64,8 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
     block_size = checkpoint["gpt"]["block_size"]
     if checkpoint["config"].get("objective") != "recall":
         return [plan_text(shards, config, block_size)]
-    distances, steps = config.distances or TASK_DISTANCES, steps_to_learn(run)
-    lengths = cli.parse_lengths(distances, block_size)
+    steps = steps_to_learn(run)
+    lengths = cli.parse_lengths(config.distances or TASK_DISTANCES, block_size)
     return [
         plan_task(shards, lengths, config.trials, block_size, steps, task, filler)
         for task, filler in itertools.product(recall_task.TASKS, recall_task.FILLERS)
@@ -82,20 +81,16 @@ def plan_text(shards: Shards, config: Config, block_size: int) -> Plan:
             "remove it or lower --passage"
         )
     windows, numbers = runner.spaced_windows(shards, distances[-1], config.trials, 3)
-    trials = f"{config.passage}of{len(numbers)}x{windows.length}"
+    passage, count, span = config.passage, len(numbers), windows.length
     return Plan(
-        measure=partial(measure, windows=windows, numbers=numbers, passage=config.passage),
+        measure=partial(measure, windows=windows, numbers=numbers, passage=passage),
         value="recall",
         shards=shards,
         lengths=distances,
-        protocol={
-            "passage": config.passage,
-            "trials": len(numbers),
-            "span": windows.length,
-        },
+        protocol={"passage": passage, "trials": count, "span": span},
         identity={"metric": "Recall"},
-        file_words=(["recall"], [trials]),
-        extra_inputs=config.passage - 1,
+        file_words=(["recall"], [f"{passage}of{count}x{span}"]),
+        extra_inputs=passage - 1,
     )
 
 
@@ -129,11 +124,11 @@ def measure(
     """
     count, targets = len(numbers), passage // 2
     losses = np.zeros((2, count))
-    tokens_per_trial, label = 2 * (distance + passage), f"at distance {distance:,}"
+    tokens_per_trial = 2 * (distance + passage)
+    label = f"at distance {distance:,}"
     for batch in loaded.batches(np.arange(count), tokens_per_trial, label, "trial"):
-        tokens = trial_sequences(windows, numbers, passage, batch, distance).to(
-            loaded.device
-        )
+        sequences = trial_sequences(windows, numbers, passage, batch, distance)
+        tokens = sequences.to(loaded.device)
         with devices.autocast(loaded.device, loaded.dtype):
             token_losses = loaded.model.losses(tokens[:, :-1], tokens[:, -targets:])
         losses[:, batch] = token_losses.double().mean(1).view(2, -1).cpu()

@@ -1,6 +1,6 @@
 """Measure how far back a prediction depends on the text: the receptive field.
 
-    python eval_receptive_field.py runs/quickstart/cable runs/quickstart/rope
+    python eval_receptive_field.py runs/quickstart/*
     python eval_receptive_field.py runs/medium/* --lengths 1x,4x --windows 500
 
 The cumulative normalized gradient of Chi et al. 2023, section 5.1: the loss of
@@ -44,8 +44,7 @@ class Config(runner.TextEvaluationConfig):
     dtype: Literal["float32"] = "float32"
     """dtype of matrix products"""
     lengths: str = "1x,2x,4x"
-    """context lengths in tokens, separated by commas; 1x,2x,... are multiples of the training
-    length"""
+    """context lengths in tokens, separated by commas; 1x: the training length"""
     windows: int = cli.limited(100, 2)
     """number of predictions, each from a window of its own; fewer if the split has fewer"""
 
@@ -59,19 +58,16 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
     """Return a run's plan. Raises InputError without text for two windows."""
     lengths = cli.parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
     windows, numbers = runner.spaced_windows(shards, lengths[-1], config.windows, 2)
+    count, span = len(numbers), windows.length
     return [
         Plan(
             measure=partial(measure, windows=windows, numbers=numbers),
             value="receptive_field",
             shards=shards,
             lengths=lengths,
-            protocol={
-                "windows": len(numbers),
-                "span": windows.length,
-                "held": FIELD_FRACTION,
-            },
+            protocol={"windows": count, "span": span, "held": FIELD_FRACTION},
             identity={"metric": "Receptive field"},
-            file_words=(["receptive-field"], [f"{len(numbers)}x{windows.length}"]),
+            file_words=(["receptive-field"], [f"{count}x{span}"]),
         )
     ]
 
@@ -107,9 +103,8 @@ def measure(loaded: LoadedRun, length: int, windows: Windows, numbers: np.ndarra
     model.requires_grad_(False)
     model.activation_checkpointing = True  # memory of one layer, however long the text
     cumulative = np.zeros((len(numbers), length))  # fractions of the last 1, 2, ... tokens
-    for batch in loaded.batches(
-        np.arange(len(numbers)), length, f"at {length:,}", "window"
-    ):
+    items = np.arange(len(numbers))
+    for batch in loaded.batches(items, length, f"at {length:,}", "window"):
         tensors = windows.batch(numbers[batch])
         inputs, targets = (x[:, -length:].to(loaded.device) for x in tensors)
         fractions = gradient_fractions(model, inputs, targets[:, -1])

@@ -1,11 +1,11 @@
 """Prepare FineWeb-Edu, or a part of it, as token shards (text_data/shards.py).
 
-    python prepare_fineweb.py               # 10B tokens, 20 GB -> data/fineweb-edu
-    python prepare_fineweb.py --shards 3    # the first 0.3B; later: --shards 10
+    python prepare_fineweb.py  # 10B tokens, 20 GB -> data/fineweb-edu
+    python prepare_fineweb.py --shards 3  # the first 0.3B; later: --shards 10
     python prepare_fineweb.py --dataset HuggingFaceFW/fineweb --out_dir data/fineweb
     python prepare_fineweb.py --source crawl/ --out_dir data/crawl  # .parquet, .jsonl
     python prepare_fineweb.py --pretokenized --shards 3  # kjj0/finewebedu10B-gpt2
-    python prepare_fineweb.py --verify      # compare the shards with their hashes
+    python prepare_fineweb.py --verify  # compare the shards with their hashes
 
 Rows are streamed from the hub in their order. The first shard is the split
 `val`, all others are `train`. The document at the border is cut there. An
@@ -52,8 +52,7 @@ class Config(tokenization.Settings):
     name: str = "sample-10BT"
     """configuration of the data set"""
     revision: str | None = None
-    """commit, branch or tag of the data set on the hub; default: the newest commit at the first
-    run, which meta.json records and later runs use"""
+    """commit, branch or tag on the hub; default: the newest, then the one in meta.json"""
     source: str | None = None
     """local jsonl or parquet file, also compressed, or a folder of them, instead of the hub"""
     pretokenized: bool = False
@@ -146,23 +145,17 @@ def download_shards(config: Config) -> None:
         "source": {"pretokenized": repository, **revision},
     }
     meta = shards.Meta(folder, description)
-    listed = [
-        entry for record in meta.content["splits"].values() for entry in record["shards"]
-    ]
-    on_disk = {
-        entry["file"]: entry for entry in listed if (folder / entry["file"]).exists()
-    }
-    info = hub.find_dataset(
-        repository, meta.content.get("revision") or config.revision, remedy
-    )
+    splits = meta.content["splits"].values()
+    listed = [entry for split in splits for entry in split["shards"]]
+    on_disk = {each["file"]: each for each in listed if (folder / each["file"]).exists()}
+    commit = meta.content.get("revision") or config.revision
+    info = hub.find_dataset(repository, commit, remedy)
     paths = {Path(file.rfilename).name: file.rfilename for file in info.siblings or []}
     matches = [match for match in map(SHARD_NAME.fullmatch, paths) if match]
     matches.sort(key=lambda match: (match["split"] != "val", int(match["index"])))
     wanted = matches[: max(config.shards or len(matches), len(listed))]
     if {match["split"] for match in wanted} != {"val", "train"}:
-        raise InputError(
-            f"{repository} has no shards *_val_000000.bin and others: {remedy}"
-        )
+        raise InputError(f"{repository} has no shards *_val_000000.bin, ...: {remedy}")
     meta.content |= {"revision": info.sha, "splits": {}}
     for match in wanted:
         if entry := on_disk.get(match[0]):

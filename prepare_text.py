@@ -1,6 +1,6 @@
 """Prepare any text as token shards (text_data/shards.py defines the format).
 
-    python prepare_text.py                  # the standard library -> data/stdlib
+    python prepare_text.py  # the standard library -> data/stdlib
     python prepare_text.py my_book.txt --out_dir data/book  # a document per file
     python prepare_text.py corpus/*.jsonl --out_dir data/corpus --tokenizer gpt2
     python prepare_text.py folder/ --val held_out/ --out_dir data/mine
@@ -36,7 +36,7 @@ class Config(tokenization.Settings):
     """Settings of a preparation."""
 
     sources: list[str] = field(default_factory=list)
-    """files and folders of text, jsonl or parquet; default: the standard library's source code"""
+    """files and folders of text, jsonl or parquet; default: the standard library"""
     val: str | None = None
     """file or folder for validation; default: a part of the sources is held out"""
     out_dir: str = "data/stdlib"
@@ -50,10 +50,7 @@ class Config(tokenization.Settings):
 
 
 def main(argv=None):
-    positional = (
-        "sources",
-        "files and folders; default: the standard library's source code",
-    )
+    positional = ("sources", "files and folders; default: the standard library")
     config = cli.parse(Config, argv, __doc__, positional=positional)
     if config.verify:
         if config.sources:
@@ -81,9 +78,8 @@ def main(argv=None):
         return split_documents(train_files, val_files, config)
 
     def training_texts():
-        return (
-            text for split, pieces in documents() if split == "train" for text in pieces
-        )
+        chosen = (pieces for split, pieces in documents() if split == "train")
+        return itertools.chain.from_iterable(chosen)
 
     remedy = "pass more sources, pass some as --val, or use a lower --val_every"
     val_first = itertools.chain(split_documents([], val_files, config), documents())
@@ -159,9 +155,8 @@ def read_text(path: Path, start: int, stop: int):
                 text = rest + decoder.decode(block, is_last)
             except UnicodeDecodeError as error:
                 at = file.tell() - len(error.object) + error.start
-                raise InputError(
-                    f"{path} is not UTF-8 text at byte {at}: {CONVERT}"
-                ) from None
+                problem = f"{path} is not UTF-8 text at byte {at}"
+                raise InputError(f"{problem}: {CONVERT}") from None
             cut = len(text) if is_last else text.rfind("\n") + 1 or len(text)
             rest = text[cut:]
             yield text[:cut]

@@ -1,9 +1,9 @@
 """Prepare WikiText-103 or WikiText-2 as token shards, one document per article.
 
-    python prepare_wikitext.py              # WikiText-103, raw -> data/wikitext103
+    python prepare_wikitext.py  # WikiText-103, raw -> data/wikitext103
     python prepare_wikitext.py --size 2 --variant tokenized  # -> data/wikitext2-tokenized
-    python prepare_wikitext.py --source wikitext-103-raw/    # wiki.{train,valid,test}.raw
-    python prepare_wikitext.py --verify     # compare the shards with their hashes
+    python prepare_wikitext.py --source wikitext-103-raw/  # wiki.{train,valid,test}.raw
+    python prepare_wikitext.py --verify  # compare the shards with their hashes
 
 The text is exactly that of the original files, including the spaces of every
 line, also if it is read from the hub. An article starts at its title, a line
@@ -26,13 +26,8 @@ from text_data import hub, shards, text_sources, tokenization
 
 HUB = "Salesforce/wikitext"
 # Names in files and on the hub -> the name of the split.
-SPLITS = {
-    "train": "train",
-    "valid": "val",
-    "validation": "val",
-    "val": "val",
-    "test": "test",
-}
+SPLITS = {"train": "train", "val": "val", "test": "test"}
+SPLITS |= {"valid": "val", "validation": "val"}
 TITLE = re.compile(r"= (?!= )\S.* =")  # does not match a section, "= = Section = ="
 
 
@@ -43,13 +38,12 @@ class Config(tokenization.Settings):
     size: Literal["103", "2"] = "103"
     """103: 100M words for training; 2: 2M words"""
     variant: Literal["raw", "tokenized"] = "raw"
-    """raw: the text itself; tokenized: words separated by spaces, rare ones replaced by <unk>"""
+    """raw: the text itself; tokenized: separated by spaces, rare words are <unk>"""
     source: str | None = None
     """folder of local files (text, jsonl or parquet) named after train, valid and test,
     instead of the hub"""
     revision: str | None = None
-    """commit, branch or tag of the data set on the hub; default: the newest commit at the first
-    run, which meta.json records and later runs use"""
+    """commit, branch or tag on the hub; default: the newest, then the one in meta.json"""
     out_dir: str | None = None
     """folder of the shards; default: data/wikitext103 or data/wikitext2,
     with the suffix -tokenized for that variant"""
@@ -61,7 +55,7 @@ def main(argv=None):
     out_dir = config.out_dir or f"data/wikitext{config.size}{suffix}"
     if config.verify:
         return shards.verify(out_dir)
-    data_set = None
+    data_set, files = None, {}
     if config.source:
         files = find_splits(Path(config.source))
         source = {split: text_sources.fingerprint(paths) for split, paths in files.items()}
@@ -71,10 +65,8 @@ def main(argv=None):
         name = f"wikitext-{config.size}-{'raw-' if config.variant == 'raw' else ''}v1"
         data_set = hub.PinnedDataset(HUB, name, config.revision, remedy)
         source = data_set.source
-        files = {
-            SPLITS[split]: functools.partial(data_set.files, split)
-            for split in ("train", "validation", "test")
-        }
+        for split in ("train", "validation", "test"):
+            files[SPLITS[split]] = functools.partial(data_set.files, split)
 
     def read_split(split):
         name = data_set.name if data_set else f"{config.source} ({split})"
@@ -111,15 +103,11 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
             found[split].append(path)
     files = {split: paths for split, paths in found.items() if paths}
     if not files:
-        raise InputError(
-            f"{folder} is no folder with files wiki.{{train,valid,test}}.*: pass one"
-        )
+        raise InputError(f"{folder} has no files wiki.{{train,valid,test}}.*: pass another")
     for split, paths in files.items():
         if len({tuple(path.suffixes[-2:]) for path in paths}) > 1:
             names = " ".join(path.name for path in paths)
-            raise InputError(
-                f"{folder}: several files for {split} ({names}): keep one of them"
-            )
+            raise InputError(f"{folder}: several files for {split} ({names}): keep one")
     return files
 
 

@@ -19,6 +19,7 @@ import numpy as np
 DRAWS = 10_000
 MAX_SEGMENTS = 32
 NORMAL_QUANTILE = statistics.NormalDist().inv_cdf(0.975)
+Numbers = Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Interval:
     """An estimate with its 95% confidence interval."""
 
     estimate: float
-    low: float | None = None  # None, as `high`: the records do not have what it takes
+    low: float | None = None  # None, as `high`: not in the records
     high: float | None = None
     seeds: int = 1
     paired: bool = True  # False: from the standard errors of both values
@@ -53,9 +54,8 @@ class Interval:
         if self.high is None or self.high == mean or not 0 < mean < 1:
             return self
         width = (self.high - mean) / (mean * (1 - mean))
-        low, high = (
-            1 / (1 + (1 / mean - 1) * math.exp(-shift)) for shift in (-width, width)
-        )
+        odds = 1 / mean - 1
+        low, high = (1 / (1 + odds * math.exp(-shift)) for shift in (-width, width))
         return replace(self, low=low, high=high)
 
     def _map(self, function) -> "Interval":
@@ -83,24 +83,16 @@ def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) ->
     if not np.isfinite(differences).all():
         return Interval(float(np.mean(differences)), seeds=len(pairs), paired=paired).exp()
     segments = None
-    if paired and all(
-        first.get("tokens") == second.get("tokens") for first, second in pairs
-    ):
+    if paired and all(a.get("tokens") == b.get("tokens") for a, b in pairs):
         segments = segment_losses([entry for pair in pairs for entry in pair])
     if segments is None:
-        losses = [
-            (_loss_and_error(first), _loss_and_error(second)) for first, second in pairs
-        ]
+        losses = [[(entry["loss"], entry["loss_se"]) for entry in pair] for pair in pairs]
         return unpaired_difference(losses).exp()
     losses, widths = segments
     log_ratios = (losses[0::2] - losses[1::2]).mean(0)  # (segments,), mean over seeds
     counts = draw_counts(len(widths))
     draws = counts @ (log_ratios * widths) / (counts @ widths)
     return over_seeds(differences, _widened(differences, draws, len(widths))).exp()
-
-
-def _loss_and_error(entry: dict) -> tuple[float, float | None]:
-    return entry["loss"], entry["loss_se"]
 
 
 def segment_losses(entries: Sequence[dict]) -> tuple[np.ndarray, np.ndarray] | None:
@@ -161,14 +153,11 @@ def score_difference(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval
     if len(mean) < 2:
         return Interval(statistics.mean(differences), seeds=len(pairs))
     counts = draw_counts(len(mean))
-    return over_seeds(
-        differences, _widened(differences, counts @ mean / len(mean), len(mean))
-    )
+    widths = _widened(differences, counts @ mean / len(mean), len(mean))
+    return over_seeds(differences, widths)
 
 
-def unpaired_difference(
-    pairs: Sequence[tuple[tuple[float, float | None], tuple[float, float | None]]],
-) -> Interval:
+def unpaired_difference(pairs: Sequence[Sequence[tuple[float, float | None]]]) -> Interval:
     """Return the difference of two (value, error); None: no interval."""
     differences = [first[0] - second[0] for first, second in pairs]
     errors = [(a, b) for (_, a), (_, b) in pairs if a is not None and b is not None]
@@ -179,9 +168,7 @@ def unpaired_difference(
     return over_seeds(differences, (width, width), paired=False)
 
 
-def mean_interval(
-    values: Sequence[float], errors: Sequence[float | None], n: int
-) -> Interval:
+def mean_interval(values: Numbers, errors: Sequence[float | None], n: int) -> Interval:
     """Return the mean over seeds; an unknown error or n = 1: no interval."""
     known = [error for error in errors if error is not None]
     if n < 2 or len(known) < len(errors):
@@ -190,7 +177,7 @@ def mean_interval(
     return over_seeds(values, (width, width))
 
 
-def ratio_of_rounds(first: Sequence[float], second: Sequence[float] = ()) -> Interval:
+def ratio_of_rounds(first: Numbers, second: Numbers = ()) -> Interval:
     """Return exp(mean of first - mean of second), with Welch's t interval.
 
     They are logarithms from independent rounds; second = (): a mean of 0. No
@@ -209,10 +196,8 @@ def ratio_of_rounds(first: Sequence[float], second: Sequence[float] = ()) -> Int
     return Interval(estimate, float(estimate - width), float(estimate + width)).exp()
 
 
-def over_seeds(
-    values: Sequence[float], widths: tuple[float, float], paired: bool = True
-) -> Interval:
-    """Return the mean; widths: of the interval over text, to both sides."""
+def over_seeds(values: Numbers, widths: Numbers, paired: bool = True) -> Interval:
+    """Return the mean; widths: the two of the interval over text, low and high."""
     mean = float(np.mean(values))
     seed_width = 0.0
     if len(values) > 1:
@@ -223,7 +208,7 @@ def over_seeds(
     return Interval(mean, low, high, len(values), paired)
 
 
-def _widened(values: Sequence[float], draws: np.ndarray, n: int) -> tuple[float, float]:
+def _widened(values: Numbers, draws: np.ndarray, n: int) -> tuple[float, float]:
     """Return the distances from the mean to its widened interval's ends."""
     mean = float(np.mean(values))
     low, high = np.percentile(draws, [2.5, 97.5])

@@ -21,14 +21,7 @@ import attention
 import pe_spec
 import posenc
 from attention import BiasInputs
-from evaluation.measurement import (
-    Measurement,
-    NotApplicable,
-    check,
-    compare,
-    require,
-    within,
-)
+from evaluation.checks import Measurements, NotApplicable, check, compare, require, within
 from triton_attention.bias import KINDS, bias_from_encoding
 
 B, H, T, C = 2, 4, 33, 24
@@ -149,17 +142,15 @@ def check_options(spec: str) -> None:
             f"{cls.__name__}.__init__ has the arguments {', '.join(positional)}",
         )
         for option in (p for p in parameters if p.kind is p.KEYWORD_ONLY):
+            default = option.default
             words = cls.option_words.get(option.name, ())
-            is_integer = option.default is None or type(option.default) is int
-            is_valid = option.default in words if words else is_integer
-            require(
-                is_valid, f"the default of the option {option.name} is {option.default!r}"
-            )
-            for value in words or [option.default]:
+            is_integer = default is None or type(default) is int
+            is_valid = default in words if words else is_integer
+            require(is_valid, f"the default of the option {option.name} is {default!r}")
+            for value in words or [default]:
                 if value is not None:
-                    pe_spec.build(
-                        f"{cls.names[0]}:{option.name}={value}", H, C, 64, layers=1
-                    )
+                    with_option = f"{cls.names[0]}:{option.name}={value}"
+                    pe_spec.build(with_option, H, C, 64, layers=1)
     for heads, width, block_size in ((2, 12, 16), (3, 24, 100), (12, 96, 64)):
         pe_spec.build(spec, heads, width, block_size, layers=2)
 
@@ -184,26 +175,24 @@ def check_shapes(spec: str) -> None:
         unchanged = all(map(torch.equal, tensors, before))
         require(unchanged, f"{hook} modifies one of its arguments in place")
         if hook == "embed":
-            _check_shape(hook, result, [[B], [T], [C]])
+            _expect(hook, result, [[B], [T], [C]])
         elif hook == "features":
             # queries, keys
             for features, lengths in zip(result, ([1, T], [T]), strict=True):
                 for feature in features:  # (B|1, H|1, T), or one dimension more
                     others = [[n] for n in feature.shape[3:4]]
-                    _check_shape("a feature", feature, [[1, B], [1, H], lengths, *others])
+                    _expect("a feature", feature, [[1, B], [1, H], lengths, *others])
         elif hook == "rotate":
             q, k, *others = arguments
             for dtype in (torch.float32, torch.bfloat16):
                 for rotated in encoding.rotate(q.to(dtype), k.to(dtype), *others):
                     width = rotated.size(-1) if encoding.changes_width else q.size(-1)
-                    _check_shape(hook, rotated, [[B], [H], [T], [width]], dtype)
+                    _expect(hook, rotated, [[B], [H], [T], [width]], dtype)
         elif hook in ("bias", "logits_transform"):
-            _check_shape(hook, result, [[1, B], [1, H], [1, T], [1, T]])
+            _expect(hook, result, [[1, B], [1, H], [1, T], [1, T]])
 
 
-def _check_shape(
-    what: str, x: Tensor, sizes: list, dtype: torch.dtype = torch.float32
-) -> None:
+def _expect(what: str, x: Tensor, sizes: list, dtype: torch.dtype = torch.float32) -> None:
     """Raise CheckFailed for another dtype, or a size not in `sizes`."""
     fits = x.dim() == len(sizes) and all(map(operator.contains, sizes, x.shape))
     expected = ", ".join("|".join(map(str, each)) for each in sizes)
@@ -218,10 +207,8 @@ def _hook_calls(
     encoding, tokens: int = T, queries: int = T, device: str = "cpu"
 ) -> Iterator[tuple[str, tuple]]:
     """Yield names and arguments of hooks, for pairs of the last `queries`."""
-    pos, h = (
-        torch.arange(tokens, device=device),
-        torch.arange(H, device=device)[:, None, None],
-    )
+    pos = torch.arange(tokens, device=device)
+    h = torch.arange(H, device=device)[:, None, None]
     x = torch.randn(B, tokens, C, device=device)
     q, k = torch.randn(2, B, H, tokens, C // H, device=device)
     yield "embed", (x, pos)
@@ -238,10 +225,8 @@ def _hook_calls(
         d = pos[-queries:, None] - pos
         logits = torch.randn(B, H, queries, tokens, device=device)
         bias = torch.randn(1, H, 1, 1, device=device)
-        yield (
-            "logits_transform",
-            (logits, bias, q, k, 0.4, d, d >= 0, q_features, k_features),
-        )
+        rows = logits, bias, q, k, 0.4, d, d >= 0, q_features, k_features
+        yield "logits_transform", rows
 
 
 def _tensors(values) -> list[Tensor]:
@@ -270,14 +255,15 @@ def check_device(spec: str) -> None:
 
 
 @check("formulas", causal=(True, False))
-def check_formulas(spec: str, causal: bool) -> Iterator[Measurement]:
+def check_formulas(spec: str, causal: bool) -> Measurements:
     """Compare `bias` with factors, distance_bias, triton_bias, reference_bias.
 
     Usual cause: a sign or a missing term; or factors hold for earlier keys
     only: set self.factors = None in set_bidirectional. Override only
     distance_bias, not bias. For triton_bias see triton_attention/bias.py
     """
-    encoding, x = make_encoding(spec, causal=causal), torch.randn(B, T, C)
+    encoding = make_encoding(spec, causal=causal)
+    x = torch.randn(B, T, C)
     if encoding.bias is None:
         raise NotApplicable("the class has no method bias")
     features = encoding.features(x, torch.arange(T))
@@ -331,14 +317,16 @@ def _triton_bias(encoding, q_features: tuple, k_features: tuple) -> Tensor:
 
 
 @check("continued features")
-def check_continued_features(spec: str) -> Iterator[Measurement]:
+def check_continued_features(spec: str) -> Measurements:
     """Compare features of a text in one piece and in two, with `previous`.
 
     Usual cause: features ignore `previous`: add previous[0] to cumulative sums;
     use pos, not torch.arange(T); or they use later tokens, as by x.mean(1)
     """
-    encoding, x, pos = make_encoding(spec), torch.randn(B, T, C), torch.arange(T)
-    whole, what = sum(encoding.features(x, pos), ()), "error of features of tokens 20 to 32"
+    encoding = make_encoding(spec)
+    x, pos = torch.randn(B, T, C), torch.arange(T)
+    whole = sum(encoding.features(x, pos), ())
+    what = "error of features of tokens 20 to 32"
     head = encoding.features(x[:, :20], pos[:20])
     previous = tuple(feature[:, :, -1:] for feature in head[1])
     tail = encoding.features(x[:, 20:], pos[20:], previous)
@@ -357,7 +345,7 @@ def check_continued_features(spec: str) -> Iterator[Measurement]:
 
 
 @check("gradients", causal=(True, False))
-def check_gradients(spec: str, causal: bool) -> Iterator[Measurement]:
+def check_gradients(spec: str, causal: bool) -> Measurements:
     """Compare gradients with finite differences in float64; none is missing.
 
     Relative to the gradient's norm, for the best of several step sizes.
@@ -367,7 +355,8 @@ def check_gradients(spec: str, causal: bool) -> Iterator[Measurement]:
     """
     encoding = make_encoding(spec, heads=2, width=12, causal=causal).double().eval()
     pos, weights = torch.arange(9), torch.randn(1, 2, 9, 6, dtype=torch.float64)
-    x, (q, k, v) = torch.randn(1, 9, 12).double(), torch.randn(3, 1, 2, 9, 6).double()
+    x = torch.randn(1, 9, 12).double()
+    q, k, v = torch.randn(3, 1, 2, 9, 6).double()
     named = {"x": x, "q": q, "k": k, **dict(encoding.named_parameters())}
 
     def loss() -> Tensor:
@@ -381,25 +370,20 @@ def check_gradients(spec: str, causal: bool) -> Iterator[Measurement]:
         if causal and isinstance(tensor, nn.Parameter):
             require(_has_gradient(loss, tensor, gradient), f"{name} has no gradient")
         gradient = torch.zeros_like(tensor) if gradient is None else gradient
-        error = min(
-            difference_error(loss, [tensor], [gradient], step) for step in STEP_SIZES
-        )
-        yield within(
-            error, 1e-3, f"error of the gradient of {name} against finite differences"
-        )
+        errors = [difference_error(loss, [tensor], [gradient], h) for h in STEP_SIZES]
+        what = f"error of the gradient of {name} against finite differences"
+        yield within(min(errors), 1e-3, what)
 
 
 @torch.no_grad()
-def _has_gradient(
-    loss: Callable[[], Tensor], parameter: Tensor, grad: Tensor | None
-) -> bool:
+def _has_gradient(loss: Callable[[], Tensor], weight: Tensor, grad: Tensor | None) -> bool:
     """Return whether there is one, or the loss does not depend on the parameter."""
     if grad is None or grad.any():
         return grad is not None
     before = loss()  # a constant of a row cancels in the softmax, as in fire
-    parameter += 1
+    weight += 1
     changed = loss()
-    parameter -= 1
+    weight -= 1
     return torch.allclose(changed, before, 1e-9, 1e-9)
 
 
@@ -411,7 +395,8 @@ def difference_error(
     generator = torch.Generator().manual_seed(0)
     options: Any = {"generator": generator, "dtype": torch.float64}
     directions = [torch.randn(tensor.shape, **options) for tensor in tensors]
-    losses, saved = [], [tensor.clone() for tensor in tensors]
+    losses = []
+    saved = [tensor.clone() for tensor in tensors]
     for sign in (1, -1, 0):
         for tensor, start, direction in zip(tensors, saved, directions, strict=True):
             tensor.copy_(start + sign * step * direction)
@@ -446,10 +431,8 @@ def check_finite(spec: str) -> None:
     parameters = dict(encoding.named_parameters())
     encoding.clamp_parameters_()
     for name, parameter in encoding.named_parameters():
-        is_kept = parameter is parameters[name]
-        require(
-            is_kept, f"clamp_parameters_ replaces {name}: the optimizer keeps the old one"
-        )
+        what = f"clamp_parameters_ replaces {name}: the optimizer keeps the old one"
+        require(parameter is parameters[name], what)
         if parameter.grad is not None:
             _require_finite(parameter.grad, f"the gradient of {name}")
     for value in (-1.0, 3.0):
@@ -468,7 +451,7 @@ def _require_finite(values: Tensor, what: str) -> None:
 
 @check("bfloat16, far tokens")
 @torch.no_grad()
-def check_rotation_in_bfloat16(spec: str) -> Iterator[Measurement]:
+def check_rotation_in_bfloat16(spec: str) -> Measurements:
     """Compare rotation in bfloat16 and float32 at far positions, by norms.
 
     Usual cause: compute angles and sines in float32 or float64, cast the result
@@ -497,9 +480,7 @@ def attention_case(spec: str, causal: bool) -> tuple[Any, Tensor, Tensor]:
 
 
 @check("attention paths", causal=(True, False), queries=(1, 7, 50), backward=(True, False))
-def check_paths(
-    spec: str, causal: bool, queries: int, backward: bool
-) -> Iterator[Measurement]:
+def check_paths(spec: str, causal: bool, queries: int, backward: bool) -> Measurements:
     """Compare all paths with one matrix of all pairs; also gradients of k, v.
 
     Usual cause: a bias depends on T or S: use pos and d. Factors differ from
@@ -522,10 +503,9 @@ def check_paths(
             yield compare(ours, expected, 1e-5, 1e-7, f"error of the {path} path in chunks")
             if backward:
                 grads = torch.autograd.grad(ours.sin().sum(), (k, v))
-                for pair in zip(grads, references, strict=True):
-                    yield compare(
-                        *pair, 1e-5, 1e-7, f"error of gradients of the {path} path"
-                    )
+                what = f"error of gradients of the {path} path"
+                for grad, reference in zip(grads, references, strict=True):
+                    yield compare(grad, reference, 1e-5, 1e-7, what)
 
 
 def _check_later_keys(bias: Tensor) -> None:
@@ -543,7 +523,7 @@ def _check_later_keys(bias: Tensor) -> None:
 
 
 @check("encoder: padding", gradients=(True, False))
-def check_padding(spec: str, gradients: bool) -> Iterator[Measurement]:
+def check_padding(spec: str, gradients: bool) -> Measurements:
     """Compare a padded batch with each text alone; padding has no gradient.
 
     Usual cause: a value depends on masked tokens: use `mask` and causal sums
@@ -556,20 +536,16 @@ def check_padding(spec: str, gradients: bool) -> Iterator[Measurement]:
         mask_spec = attention.make_mask_spec(encoding, lengths=torch.tensor(lengths))
         for path, padded in outputs(qkv[0], qkv[1], qkv[2], bias_inputs, mask_spec):
             _require_finite(padded, "the output of a padded batch")
+            what = f"error of a padded text, {path} path"
             for row, length in enumerate(lengths):
-                features = encoding.features(
-                    x[row : row + 1, :length], torch.arange(length)
-                )
+                text = x[row : row + 1, :length]
+                features = encoding.features(text, torch.arange(length))
                 q, k, v = qkv[:, row : row + 1, :, :length]
                 alone = attention.dense(q, k, v, BiasInputs(encoding, *features), 0.4)
-                ours = padded[row : row + 1, :, :length]
-                yield compare(
-                    ours, alone, 1e-5, 1e-7, f"error of a padded text, {path} path"
-                )
+                yield compare(padded[row : row + 1, :, :length], alone, 1e-5, 1e-7, what)
             if gradients:
                 (grad,) = torch.autograd.grad(padded[0, :, :23].sin().sum(), qkv)
                 masked = not grad[:, 0, :, 23:].any() and not grad[:, 1].any()
                 require(masked, "padding receives gradients")
-                require(
-                    grad[:, 0, :, :23].abs().sum().item() > 0, "no token has a gradient"
-                )
+                total = grad[:, 0, :, :23].abs().sum().item()
+                require(total > 0, "no token has a gradient")

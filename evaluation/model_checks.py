@@ -3,7 +3,6 @@
 See layer_checks.py for what the functions take, yield and raise.
 """
 
-from collections.abc import Iterator
 from unittest import mock
 
 import torch
@@ -13,15 +12,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import model as gpt
 from evaluation import layer_checks
+from evaluation.checks import Measurements, NotApplicable, check, compare, require, within
 from evaluation.layer_checks import all_pairs, difference_error, small_chunks
-from evaluation.measurement import (
-    Measurement,
-    NotApplicable,
-    check,
-    compare,
-    require,
-    within,
-)
 from kv_cache import Cache
 from model import GPT, GPTConfig, optimizer_step
 from pe_spec import Composition, layer_specs
@@ -72,7 +64,7 @@ def read_in_chunks(model: GPT, tokens: Tensor, chunk: int, capacity: int) -> Ten
 
 
 @check("causality", path=("auto", "dense"))
-def check_causality(spec: str, path: str) -> Iterator[Measurement]:
+def check_causality(spec: str, path: str) -> Measurements:
     """Change or remove later tokens, far beyond the training length of 32.
 
     Usual cause: a feature depends on later tokens, as x.mean(1) does, or on the
@@ -83,9 +75,8 @@ def check_causality(spec: str, path: str) -> Iterator[Measurement]:
     changed = tokens.clone()
     changed[:, 17:] = (changed[:, 17:] + 1) % V
     before, after = model(tokens), model(changed)
-    yield compare(
-        after[:, :17], before[:, :17], 1e-5, what="change of logits by a later token"
-    )
+    what = "change of logits by a later token"
+    yield compare(after[:, :17], before[:, :17], 1e-5, what=what)
     for length in (1, 2, 20):
         what = f"change of the logits of {length} tokens if later ones follow"
         yield compare(model(tokens[:, :length]), before[:, :length], 1e-5, 1e-4, what)
@@ -116,37 +107,36 @@ def check_order(spec: str) -> None:
     tokens = torch.arange(20)[None]
     reversed_tokens = torch.cat([tokens[:, :-1].flip(1), tokens[:, -1:]], 1)
     change = (model(tokens)[:, -1] - model(reversed_tokens)[:, -1]).abs().max().item()
-    require(
-        change >= 1e-2, f"the order of the tokens changes the logits by {change:.2g} only"
-    )
+    require(change >= 1e-2, f"the order of tokens changes the logits by {change:.2g} only")
 
 
 # KV cache
 
 
 @check("KV cache", path=("auto", "dense"))
-def check_cache(spec: str, path: str) -> Iterator[Measurement]:
+def check_cache(spec: str, path: str) -> Measurements:
     """Compare logits of 60 tokens read through a KV cache with one pass.
 
     Usual cause: features ignore `previous` or `pos`: add previous[0] to
     cumulative sums, and use pos, not torch.arange(T)
     """
-    model, tokens = make_lively_model(spec, attention=path), torch.randint(V, (2, 60))
+    model = make_lively_model(spec, attention=path)
+    tokens = torch.randint(V, (2, 60))
     expected = model(tokens)
     for chunk in CHUNKS:
         cached = read_in_chunks(model, tokens, chunk, capacity=100)
-        yield compare(
-            cached, expected, 1e-4, what=f"error through a cache, chunks of {chunk}"
-        )
+        what = f"error through a cache, chunks of {chunk}"
+        yield compare(cached, expected, 1e-4, what=what)
 
 
 @check("KV cache of a window", window=(1, 9, 200))
-def check_cache_window(spec: str, window: int) -> Iterator[Measurement]:
+def check_cache_window(spec: str, window: int) -> Measurements:
     """Compare reading through a short cache with one matrix of all pairs.
 
     Usual cause: the bias of a pair depends on tokens outside the window
     """
-    model, tokens = make_lively_model(spec), torch.randint(V, (2, 70))
+    model = make_lively_model(spec)
+    tokens = torch.randint(V, (2, 70))
 
     def plain(q, k, v, bias_inputs, scale, *_):
         return all_pairs(q, k, v, bias_inputs, scale, window)
@@ -154,9 +144,8 @@ def check_cache_window(spec: str, window: int) -> Iterator[Measurement]:
     with mock.patch.object(gpt, "CACHE_CHUNK", 16), small_chunks():
         ours = model.losses(tokens, tokens, cache_window=window)
         last = model.losses(tokens, tokens[:, -20:], cache_window=window)
-    compare(
-        last, ours[:, -20:], 1e-5, 1.3e-6, "error if only the last 20 tokens have targets"
-    )
+    what = "error if only the last 20 tokens have targets"
+    compare(last, ours[:, -20:], 1e-5, 1.3e-6, what)
     with mock.patch("attention.attend", plain), torch.no_grad():
         expected = F.cross_entropy(model(tokens).mT, tokens, reduction="none")
     yield compare(ours, expected, 1e-4, 1e-4, f"error of losses, cache of {window} tokens")
@@ -175,14 +164,15 @@ def require_graphs(backend: CompileCounterWithBackend, count: int) -> None:
 
 
 @check("fixed-shape decoding")
-def check_fixed_shapes(spec: str) -> Iterator[Measurement]:
+def check_fixed_shapes(spec: str) -> Measurements:
     """Decode 20 tokens with a cache of fixed shapes and one compiled graph.
 
     Usual cause: .item(), `if` on a tensor, or S, the capacity of the cache
     """
     torch._dynamo.reset()
     backend = CompileCounterWithBackend("eager")
-    model, tokens = make_lively_model(spec, n_layer=1), torch.randint(V, (2, 50))
+    model = make_lively_model(spec, n_layer=1)
+    tokens = torch.randint(V, (2, 50))
     cache = Cache(model, 70)
     decode = torch.compile(model.decode, fullgraph=True, backend=backend)
     with torch.no_grad():
@@ -194,7 +184,7 @@ def check_fixed_shapes(spec: str) -> Iterator[Measurement]:
 
 
 @check("one compiled graph")
-def check_one_graph(spec: str) -> Iterator[Measurement]:
+def check_one_graph(spec: str) -> Measurements:
     """Compile each kind of layer to one graph, and compare with eager mode.
 
     Usual cause: .item(), numpy, or `if` on a tensor: use torch.where or clamp
@@ -215,12 +205,13 @@ def check_one_graph(spec: str) -> Iterator[Measurement]:
 
 
 @check("bfloat16")
-def check_bfloat16(spec: str) -> Iterator[Measurement]:
+def check_bfloat16(spec: str) -> Measurements:
     """Compare logits in bfloat16 and float32, by norms; also with a KV cache.
 
     Usual cause: bfloat16 has 8 bits: compute positions and sums in float32
     """
-    model, tokens = make_lively_model(spec), torch.randint(V, (2, 60))
+    model = make_lively_model(spec)
+    tokens = torch.randint(V, (2, 60))
     dense = make_lively_model(spec, attention="dense")
     dense.load_state_dict(model.state_dict())
     with torch.no_grad():
@@ -236,21 +227,20 @@ def check_bfloat16(spec: str) -> Iterator[Measurement]:
 
 
 @check("float64", causal=(True, False))
-def check_float64(spec: str, causal: bool) -> Iterator[Measurement]:
+def check_float64(spec: str, causal: bool) -> Measurements:
     """Check a float64 model: logits, KV cache, a finite difference of the loss.
 
     Usual cause: a hook rounds to float32: use x's dtype, as in pos.to(x.dtype)
     """
     if not causal and not layer_checks.supports_bidirectional(spec):
         raise NotApplicable("supports_bidirectional = False")
-    model, tokens = make_lively_model(spec, causal=causal), torch.randint(V, (2, 30))
+    model = make_lively_model(spec, causal=causal)
+    tokens = torch.randint(V, (2, 30))
     with torch.no_grad():
         rounded = model(tokens)
         model.double()
         exact = model(tokens)
-    require(
-        exact.dtype == torch.float64, f"the logits of a float64 model are {exact.dtype}"
-    )
+    require(exact.dtype == torch.float64, f"logits of a float64 model are {exact.dtype}")
     yield compare(rounded, exact, 1e-4, 1e-4, "error of logits in float32")
     if causal:
         cached = read_in_chunks(model, tokens, 7, capacity=30)
@@ -293,7 +283,7 @@ def check_determinism(spec: str) -> None:
 
 
 @check("training")
-def check_training(spec: str) -> Iterator[Measurement]:
+def check_training(spec: str) -> Measurements:
     """Take 20 optimizer steps on one batch: the loss must fall.
 
     Usual cause: tokens do not reach the output, or the initial bias is large
@@ -308,6 +298,5 @@ def check_training(spec: str) -> Iterator[Measurement]:
         loss.backward()
         optimizer_step(model, optimizer, scaler)
         losses.append(loss.item())
-    yield within(
-        losses[-1] / losses[0], 0.85, "the loss after 19 steps over that of the first"
-    )
+    ratio = losses[-1] / losses[0]
+    yield within(ratio, 0.85, "the loss after 19 steps over that of the first")

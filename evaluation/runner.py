@@ -50,23 +50,29 @@ RUNS_ARGUMENT = ("runs", "run folders or checkpoint files")  # for cli.parse
 
 
 @dataclass
-class EvaluationConfig:
-    """Settings of every evaluation program."""
+class RunsConfig:
+    """Settings of every evaluation program, also of retrieval.evaluate."""
 
     runs: list[str] = field(default_factory=list)
-    """run folders or checkpoint files"""
+    """run folders, or checkpoint files"""
     plugin: dict[str, str] | None = None
     """name and SHA-256 of the files with encodings of your own"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
-    attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"
-    """attention implementation (see attention.py)"""
 
     def __post_init__(self):
         if not self.runs:
             raise InputError("no run given: pass run folders, for example runs/NAME")
+
+
+@dataclass
+class EvaluationConfig(RunsConfig):
+    """Settings of the evaluation of checkpoints."""
+
+    attention: Literal["auto", "sdpa", "dense", "triton"] = "auto"
+    """attention implementation (see attention.py)"""
 
 
 @dataclass
@@ -207,9 +213,8 @@ def _evaluate(loaded: LoadedRun, plan: Plan, path: Path) -> dict:
         return plan.measure(loaded, length)
 
     used = loaded.device, loaded.processes
-    return update_record(loaded.path, path, identity, plan.lengths, measure, *used)[
-        "lengths"
-    ]
+    record = update_record(loaded.path, path, identity, plan.lengths, measure, *used)
+    return record["lengths"]
 
 
 def spaced_windows(
@@ -235,9 +240,8 @@ def print_table(results: dict[str, dict], value: str) -> None:
     print(f"\n{value:{width}}", *(f"{length:>10,}" for length in lengths))
     for name, entries in results.items():
         found = (entries.get(str(length)) for length in lengths)
-        print(
-            f"{name:{width}}", *(f"{x[value]:10,.2f}" if x else f"{'—':>10}" for x in found)
-        )
+        cells = (f"{x[value]:10,.2f}" if x else f"{'—':>10}" for x in found)
+        print(f"{name:{width}}", *cells)
 
 
 # Records
@@ -248,9 +252,7 @@ def make_header(run: str | Path, identity: dict) -> dict:
     folder = Path(run).absolute()
     header = {"run": folder.name, "folder": folder.parent.name, **identity}
     if problem := find_mismatch(header, record_schema.HEADER):
-        raise InputError(
-            f"record of {run}: {problem}: rename the run, the data or the split"
-        )
+        raise InputError(f"{run}: {problem}: rename the run, the data or the split")
     return header
 
 
@@ -272,9 +274,7 @@ def existing_record(path: Path, identity: dict) -> dict:
     (record,) = record_schema.read_records([path], "rename it or remove it").values()
     for key, name in (("data", "text"), ("protocol", "protocol")):
         if key in record and record[key] != identity.get(key):
-            raise InputError(
-                f"{path} is a record of another {name}: rename it or remove it"
-            )
+            raise InputError(f"{path} is of another {name}: rename it or remove it")
     same = all(record.get(key) == value for key, value in identity.items())
     return record if same else {}
 

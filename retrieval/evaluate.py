@@ -1,7 +1,7 @@
 """Evaluate how well fine-tuned encoders retrieve documents of many lengths.
 
     pip install -r requirements-retrieval.txt
-    python -m retrieval.evaluate runs/retrieval/cable runs/retrieval/rope  # English MLDR
+    python -m retrieval.evaluate runs/retrieval/*  # English MLDR
     python -m retrieval.evaluate runs/retrieval/cable --data data/mine --lengths 1x,4x,16x
 
 Queries and documents are truncated to each length, and documents are ranked by
@@ -11,10 +11,9 @@ cosine similarity. The metric is the mean nDCG@10 over the queries, in percent
 
 import math
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from runtime import cli, devices
 from runtime.files import hash_file, read_json
@@ -23,40 +22,27 @@ import numpy as np
 
 from errors import InputError
 from evaluation import record_schema
-from evaluation.runner import print_table, update_record
+from evaluation.runner import RunsConfig, print_table, update_record
 from retrieval import tasks
 from retrieval.finetune import finetuning_settings
 from text_data.data_loader import BATCH_TOKENS
 
 
 @dataclass
-class Config:
+class Config(RunsConfig):
     """Settings of an evaluation."""
 
-    runs: list[str] = field(default_factory=list)
-    """folders written by retrieval.finetune"""
-    plugin: dict[str, str] | None = None
-    """files with encodings of your own, if the encoders were trained with them"""
     data: str | None = None
     """folder of a task in BEIR's layout; default: English MLDR from the hub"""
     split: str = "test"
     """split of the relevance judgments"""
     lengths: str = "512,1024,2048,4096,8192,16384"
-    """lengths in tokens to truncate texts to, separated by commas; 1x,2x,... are multiples of the
-    training length"""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N"""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """dtype of matrix products; auto: bfloat16 if the hardware supports it, else float32"""
+    """tokens to truncate texts to, separated by commas; 1x: the training length"""
 
 
 def main(argv=None):
     positional = ("runs", "folders written by retrieval.finetune")
     config = cli.parse(Config, argv, __doc__, positional=positional)
-    if not config.runs:
-        raise InputError(
-            "no run given: python -m retrieval.evaluate runs/retrieval/NAME ..."
-        )
     from retrieval import sentence_encoder
 
     device, dtype = devices.select_device(config.device, config.dtype)
@@ -82,10 +68,8 @@ def main(argv=None):
         measure_at = partial(measure, run, model, task, longest)
         path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
         facts = {"data_revision": task.revision} if task.revision else {}
-        record = update_record(
-            run, path, identity, lengths, measure_at, device, None, **facts
-        )
-        results[run] = record["lengths"]
+        where = run, path, identity, lengths
+        results[run] = update_record(*where, measure_at, device, None, **facts)["lengths"]
     print_table(results, "ndcg10")
 
 
@@ -138,11 +122,8 @@ def measure(run: str, model, task: tasks.Task, longest: float, length: int) -> d
         ranking = [names[int(hit["corpus_id"])] for hit in hits]
         values.append(100 * tasks.ndcg(ranking, task.qrels[query]))
     error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return {
-        "ndcg10": float(np.mean(values)),
-        "ndcg10_se": float(error),
-        "by_question": values,
-    }
+    mean = float(np.mean(values))
+    return {"ndcg10": mean, "ndcg10_se": float(error), "by_question": values}
 
 
 if __name__ == "__main__":

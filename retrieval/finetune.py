@@ -95,10 +95,7 @@ def main(argv=None):
     positional = ("encoder", "folder that export_hf.py wrote for an encoder")
     config = cli.parse(Config, argv, __doc__, positional=positional)
     if len(config.encoder) != 1:
-        raise InputError(
-            "pass one encoder: "
-            "python -m retrieval.finetune exported/NAME --out_dir runs/retrieval/NAME"
-        )
+        raise InputError("pass one encoder: python -m retrieval.finetune exported/NAME")
     import accelerate  # noqa: F401  (required by the trainer)
 
     from retrieval import sentence_encoder
@@ -174,9 +171,8 @@ def find_record(out: Path, config: Config) -> dict:
 def finetuning_settings(record: dict) -> dict:
     """Return the settings of a record that define what is learned."""
     excluded = FINETUNING_MAY_CHANGE | {"seed", "data", "encoder"}
-    return {
-        name: value for name, value in record["settings"].items() if name not in excluded
-    }
+    settings = record["settings"].items()
+    return {name: value for name, value in settings if name not in excluded}
 
 
 def read_triplets(config: Config, revision: str | None = None):
@@ -192,17 +188,13 @@ def read_triplets(config: Config, revision: str | None = None):
 
         for number, row in enumerate(rows, 1):
             if problem := find_mismatch(row, TRIPLET):
-                where = f"{name}, row {number}"
-                raise InputError(
-                    f"{where}: {problem}: write objects with {', '.join(COLUMNS)}"
-                )
+                where = f"{name}, row {number}: {problem}"
+                raise InputError(f"{where}: write objects with {', '.join(COLUMNS)}")
         return datasets.Dataset.from_list(rows), None
     for column in COLUMNS:
         texts = rows.data.column(column)  # has missing values without decoding the rows
         if texts.null_count or str(texts.type) not in ("string", "large_string"):
-            raise InputError(
-                f"{name} has rows without text in {column}: pass a file as --data"
-            )
+            raise InputError(f"{name} has rows without text in {column}: use --data FILE")
     rows = rows.select_columns(list(COLUMNS))
     rows = rows.train_test_split(test_size=HELD_OUT, seed=SHUFFLE_SEED)["train"]
     return rows.select(range(min(config.samples, len(rows)))), commit
@@ -240,9 +232,8 @@ def train(
         bf16=dtype == torch.bfloat16,
         fp16=dtype == torch.float16,
     )
-    loss = losses.CachedMultipleNegativesRankingLoss(
-        model, mini_batch_size=config.mini_batch
-    )
+    size = config.mini_batch
+    loss = losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=size)
     trainer = EncoderTrainer(
         model=model,
         train_dataset=rows,
@@ -257,16 +248,12 @@ def train(
 
 def newest_checkpoint(checkpoints: Path) -> str | None:
     """Return the newest checkpoint that is complete, or None."""
-    folders = [
-        path.parent
+    steps = [
+        int(path.parent.name.removeprefix("checkpoint-"))
         for path in checkpoints.glob("checkpoint-*/trainer_state.json")
         if path.read_text(encoding="utf-8").endswith("\n}\n")
     ]
-    if not folders:
-        return None
-    return str(
-        max(folders, key=lambda folder: int(folder.name.removeprefix("checkpoint-")))
-    )
+    return str(checkpoints / f"checkpoint-{max(steps)}") if steps else None
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Prepare a retrieval task and fine-tuning triplets from token shards.
 
-    python -m retrieval.prepare data/stdlib                    # -> data/stdlib-retrieval
+    python -m retrieval.prepare data/stdlib  # -> data/stdlib-retrieval
     python -m retrieval.prepare data/fineweb-edu --out_dir data/mine --length 16384
     python -m retrieval.finetune exported/cable --data data/mine/triplets.jsonl \
         --out_dir runs/retrieval/cable
@@ -71,17 +71,15 @@ def main(argv=None):
     documents, queries = make_task(val, config)
     triplets = make_triplets(train, config)
 
-    qrels = [("query-id", "corpus-id", "score")]
-    qrels += [(f"q{number}", f"d{number}", 1) for number in queries]
+    qrels = ["query-id\tcorpus-id\tscore"]
+    qrels += [f"q{number}\td{number}\t1" for number in queries]
     corpus = ({"_id": f"d{number}", "text": text} for number, text in enumerate(documents))
     query_rows = ({"_id": f"q{number}", "text": text} for number, text in queries.items())
     with atomic_folder(out) as folder:
         write_lines(folder / "triplets.jsonl", map(json.dumps, triplets))
         write_lines(folder / "corpus.jsonl", map(json.dumps, corpus))
         write_lines(folder / "queries.jsonl", map(json.dumps, query_rows))
-        write_lines(
-            folder / "qrels" / "test.tsv", ("\t".join(map(str, row)) for row in qrels)
-        )
+        write_lines(folder / "qrels" / "test.tsv", qrels)
     print(
         f"{out}: {len(triplets):,} triplets; {len(documents):,} documents of at most "
         f"{config.length:,} characters, {len(queries):,} queries"
@@ -101,9 +99,8 @@ class SplitText:
             for start, end in itertools.pairwise([*starts, len(tokens)]):
                 self.spans.append((shard, int(start) + 1, int(end)))
         # Tokens of each document; float64, to draw documents by their size.
-        self.sizes = np.array(
-            [end - start for _, start, end in self.spans], dtype=np.float64
-        )
+        sizes = [end - start for _, start, end in self.spans]
+        self.sizes = np.array(sizes, dtype=np.float64)
 
     def decode(self, number: int, start: int, end: int) -> str:
         """Return tokens start:end of a document as text of whole characters."""

@@ -1,8 +1,8 @@
 """Sentence encoder: a sentence-transformers model of an exported encoder.
 
-    model = load_export("exported/cable", max_tokens=None)         # of export_hf.py
+    model = load_export("exported/cable", max_tokens=None)  # of export_hf.py
     model = load_finetuned("runs/retrieval/cable", dtype, device)  # of retrieval.finetune
-    model.encode(["a text"])                                       # (1, C)
+    model.encode(["a text"])  # (1, C)
     save(model, "runs/retrieval/cable")
 
 A text's vector is the mean of the last layer over its tokens. This repository's
@@ -10,7 +10,6 @@ classes compute it: a folder's code is never executed.
 """
 
 import math
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,11 @@ from transformers import AutoConfig, AutoModel, TrainerCallback
 from errors import InputError
 from hf_interop.exported_code import auto_map, write_modules
 from hf_interop.modeling import PosencConfig, PosencModel
+from text_data import hub
 
 AutoConfig.register(PosencConfig.model_type, PosencConfig, exist_ok=True)
 AutoModel.register(PosencConfig, PosencModel, exist_ok=True)
+LOAD_ERRORS = (ImportError, RuntimeError, SafetensorError)
 WEIGHTS = "model.safetensors"
 SETTINGS = fields(NETWORK | {"max_position_embeddings?": Length})  # in config.json
 
@@ -73,7 +74,7 @@ def _load(
     # transformers asks a question at None, and sentence-transformers changes
     # the dictionaries.
     trust = {"trust_remote_code": False}
-    with raise_input_errors(folder, f"write it again, or {remedy}"):
+    with hub.input_errors(folder, f"write it again, or {remedy}", True, LOAD_ERRORS):
         if not (Path(folder) / WEIGHTS).is_file():
             raise FileNotFoundError(f"it has no {WEIGHTS}")
         transformer = Transformer(
@@ -139,20 +140,8 @@ class EncoderTrainer(SentenceTransformerTrainer):
             super()._save_checkpoint(*arguments)
 
     def _load_from_checkpoint(self, folder: str):
-        with raise_input_errors(folder, "remove it"):
+        with hub.input_errors(folder, "remove it", True, LOAD_ERRORS):
             super()._load_from_checkpoint(folder)
-
-
-@contextmanager
-def raise_input_errors(folder: str, remedy: str):
-    """Raise a one-line InputError for missing or corrupt files."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (ImportError, OSError, RuntimeError, ValueError, SafetensorError) as error:
-        message = " ".join(str(error).split())[:200]
-        raise InputError(f"{folder} cannot be read ({message}): {remedy}") from None
 
 
 def read_config(folder: str, remedy: str = "pass another folder") -> dict:

@@ -1,6 +1,6 @@
 """Retrieval tasks: documents, queries, relevance judgments; the metric nDCG.
 
-    task = load_task(None, "test")         # English MLDR: 200,000 documents, 800 queries
+    task = load_task(None, "test")  # English MLDR: 200,000 documents, 800 queries
     task = load_task("data/mine", "test")  # a folder in BEIR's layout
 
 docs/retrieval.md describes the files of BEIR's layout (Thakur et al. 2021).
@@ -116,9 +116,7 @@ def _read_folder(folder: str, split: str, remedy: str) -> tuple[dict, None]:
     judgments = read(f"qrels/{split}.tsv", "line")
     lines = [(where, row["line"].split("\t")) for where, row in judgments]
     names = lines[0][1] if lines else []
-    rows["qrels"] = [
-        (where, dict(zip(names, row, strict=False))) for where, row in lines[1:]
-    ]
+    rows["qrels"] = [(at, dict(zip(names, row, strict=False))) for at, row in lines[1:]]
     return rows, None
 
 
@@ -142,9 +140,8 @@ def ndcg(ranking: list[str], relevant: dict[str, int], k: int = 10) -> float:
     """
 
     def dcg(relevances):
-        return sum(
-            value / math.log2(1 + rank) for rank, value in enumerate(relevances[:k], 1)
-        )
+        ranked = enumerate(relevances[:k], 1)
+        return sum(value / math.log2(1 + rank) for rank, value in ranked)
 
     gained = dcg([relevant.get(document, 0) for document in ranking])
     return gained / dcg(sorted(relevant.values(), reverse=True))

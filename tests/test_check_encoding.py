@@ -5,7 +5,7 @@ import re
 import pytest
 
 import check_encoding
-from evaluation.measurement import CHECKS
+from evaluation.checks import CHECKS
 
 MINE = '''
 """Two encodings of a user."""
@@ -137,7 +137,7 @@ def test_each_class_of_the_file_is_checked_once(mine, quick, capsys):
 
 def test_invalid_input_is_refused(mine, refused, tmp_path):
     assert refused(check_encoding.main) == [
-        "error: name a Python file with your encoding, or an encoding with --pe"
+        "error: pass a Python file with your encoding, or one as --pe"
     ]
     (line,) = refused(check_encoding.main, tmp_path / "none.py")
     assert f"{tmp_path}/none.py' cannot be used (No such file" in line

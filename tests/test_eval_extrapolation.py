@@ -375,7 +375,7 @@ def test_a_record_of_another_text_or_protocol_is_not_replaced(refused, run, part
     path.write_text(json.dumps(record))
     (line,) = refused(eval_extrapolation.main, folder, *flags, "bfloat16")
     name = part.replace("data", "text")
-    assert f"{path} is a record of another {name}: rename it or remove it" in line
+    assert f"{path} is of another {name}: rename it or remove it" in line
     assert json.loads(path.read_text()) == record
     del record["settings"]
     path.write_text(json.dumps(record))

@@ -196,7 +196,7 @@ def test_bpe_is_trained_on_text_after_val(tmp_path):
     (out / "out_train_000001.bin").unlink()
     run(150)
     assert contents(out) == expected
-    with pytest.raises(InputError, match="there is no training text"):
+    with pytest.raises(InputError, match="no text to train on"):
         prepare_fineweb.main(["--tokenizer", "bpe:290", "--source", str(source), "--out_dir", "b"])
 
 

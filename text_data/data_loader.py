@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from errors import InputError
 from text_data.shards import Shards
@@ -58,7 +59,7 @@ class Windows:
         """Number of embeddings of a model that reads the batches."""
         return self.shards.padded_vocab_size
 
-    def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
+    def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[Tensor, ...]:
         """Return what `read_windows` does; subclasses use `seed`."""
         return read_windows(self.shards, map(self.locate, numbers), self.length)
 
@@ -75,14 +76,12 @@ class MaskedWindows(Windows):
     def targets_per_window(self) -> int:
         return masked_count(self.length, self.rate)
 
-    def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[torch.Tensor, ...]:
+    def batch(self, numbers, seed: tuple[int, ...] = ()) -> tuple[Tensor, ...]:
         positions = map(self.locate, numbers)
         return read_masked_windows(self.shards, positions, self.length, self.rate, seed)
 
 
-def read_windows(
-    shards: Shards, positions, length: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def read_windows(shards: Shards, positions, length: int) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of windows, two (n, length) int64 tensors.
 
     positions: n pairs (shard, offset of the first token). Raises InputError for
@@ -112,7 +111,7 @@ def masked_count(length: int, rate: float) -> int:
 
 def read_masked_windows(
     shards: Shards, positions, length: int, rate: float, mask_seed: tuple[int, ...] = ()
-) -> tuple[torch.Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """Return inputs (n, length), targets and masked positions (n, t), int64.
 
     Of t = masked_count(length, rate) random tokens per window, 80% become
@@ -171,9 +170,8 @@ class Sampler:
         return np.concatenate(taken)
 
     def _shuffle(self) -> None:
-        self.order = np.random.default_rng([self.seed, self.epoch]).permutation(
-            self.windows
-        )
+        generator = np.random.default_rng([self.seed, self.epoch])
+        self.order = generator.permutation(self.windows)
 
 
 def micro_batches(

@@ -102,15 +102,13 @@ class PinnedDataset:
     its first run. source: what identifies the data set in meta.json.
     """
 
-    def __init__(
-        self, repository: str, config_name: str, revision: str | None, remedy: str
-    ):
+    def __init__(self, repository: str, config: str, revision: str | None, remedy: str):
         self.repository = repository
-        self.config_name = config_name
+        self.config = config
         self.revision = revision
         self.remedy = remedy
-        self.name = f"{repository} ({config_name})"
-        self.source = {"dataset": repository, "name": config_name}
+        self.name = f"{repository} ({config})"
+        self.source = {"dataset": repository, "name": config}
         self.source |= {"revision": revision} if revision else {}
 
     @functools.cached_property
@@ -124,9 +122,8 @@ class PinnedDataset:
         """Return paths or URLs of a split's files."""
         import datasets
 
-        builder = datasets.load_dataset_builder(
-            self.repository, self.config_name, revision=self.commit
-        )
+        name = self.repository, self.config
+        builder = datasets.load_dataset_builder(*name, revision=self.commit)
         splits = builder.config.data_files or {}
         if split not in splits:
             raise ValueError(f"no split {split}, only {' '.join(map(str, splits))}")
@@ -166,10 +163,11 @@ def download_model(repository: str, patterns: list[str], remedy: str) -> Path:
 
 
 @contextlib.contextmanager
-def input_errors(name: str, remedy: str, is_local: bool = False):
+def input_errors(name: str, remedy: str, is_local: bool = False, also: tuple = ()):
     """Raise a one-line InputError for missing, corrupt or unreachable data.
 
     name: of the data. remedy: an alternative. is_local: the hub is not used.
+    also: kinds of exceptions besides READ_ERRORS and those of the clients.
     """
     if not is_local:
         configure()
@@ -188,7 +186,7 @@ def input_errors(name: str, remedy: str, is_local: bool = False):
                 f"same command to resume; or {remedy}"
             ) from None
         of_clients = DatasetsError, EntryNotFoundError, http_library().HTTPError
-        if not isinstance(error, (*READ_ERRORS, *of_clients)):
+        if not isinstance(error, (*READ_ERRORS, *also, *of_clients)):
             raise
         cause = _reason(error.__cause__ or error)
         raise InputError(f"{name} cannot be read ({cause}): {remedy}") from None

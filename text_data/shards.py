@@ -273,19 +273,15 @@ class Meta:
             raise InputError(f"data set in {folder}: {problem}: pass another --out_dir")
         if (self.folder / META).exists():
             existing = read_meta(self.folder, f"remove {folder} and prepare it again")
-            differing = [
-                key for key in description if existing.get(key) != description[key]
-            ]
-            if differing:
+            other = [key for key in description if existing.get(key) != description[key]]
+            if other:
                 raise InputError(
-                    f"{folder} already holds a data set with another {', '.join(differing)}: "
+                    f"{folder} already holds a data set with another {', '.join(other)}: "
                     "pass another --out_dir, or remove it"
                 )
             self.content = existing
-        elif self.folder.is_dir() and any(self.folder.glob("*.bin")):
-            raise InputError(f"{folder} holds shards but no {META}: pass another --out_dir")
-        elif any(self.folder.glob("checkpoint_*.pt")):
-            raise InputError(f"{folder} contains a trained run: pass another --out_dir")
+        elif [*self.folder.glob("*.bin"), *self.folder.glob("checkpoint_*.pt")]:
+            raise InputError(f"{folder} contains shards or a run: pass another --out_dir")
 
     def write(self) -> None:
         for name, content in self.files.items():
@@ -304,9 +300,9 @@ class Meta:
 
     def list_shards(self, split: str, entries: list[dict]) -> None:
         """Replace the entries of a split; count its documents and tokens."""
-        totals = {
-            key: sum(entry[key] for entry in entries) for key in ("documents", "tokens")
-        }
+        totals = {}
+        for key in ("documents", "tokens"):
+            totals[key] = sum(entry[key] for entry in entries)
         self.content["splits"][split] = {**totals, "shards": entries}
 
     def remove(self) -> None:
@@ -348,17 +344,14 @@ class Shards:
         self.sha256 = hashlib.sha256(hashes.encode()).hexdigest()
         self.paths = [self.folder / entry["file"] for entry in entries]
         if not self.meta["complete"]:
-            raise InputError(
-                f"the preparation of {folder} was interrupted: repeat its command"
-            )
+            raise InputError(f"preparation of {folder} was interrupted: repeat its command")
         if not entries:
             names = " ".join(splits)
             raise InputError(f"{folder} has no split '{split}': choose one of {names}")
         version = version_for(self.vocab_size)
         size = TOKEN_TYPES[version].itemsize * sum(entry["tokens"] for entry in entries)
-        compare_hashes = verify == "always" or (
-            verify == "auto" and size <= AUTO_VERIFY_BYTES
-        )
+        is_small = verify == "auto" and size <= AUTO_VERIFY_BYTES
+        compare_hashes = verify == "always" or is_small
         problems = []
         for path, entry in zip(self.paths, entries, strict=True):
             sha256 = entry["sha256"] if compare_hashes else None

@@ -28,14 +28,7 @@ SKIPPED_LISTED = 10  # skipped files that are printed; the others are counted
 FINGERPRINT_BYTES = 2**20  # read at the beginning and at the end of each file
 TABLES = {".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 JSON_LINES = {".jsonl", ".json", ".ndjson"}
-NOT_LIBRARY = {
-    "site-packages",
-    "dist-packages",
-    "test",
-    "tests",
-    "idle_test",
-    "__pycache__",
-}
+NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 Mark = tuple[int, tuple[int, int]]
 """number of a row, and its file and its number there"""
 
@@ -145,9 +138,7 @@ def load_table(
             rows, commit = hub.load_table(hub_table, revision)
         else:
             found = itertools.islice(read_file(Path(path), columns), limit)
-            rows = [
-                {name: row[name] for name in columns if name in row} for _, row in found
-            ]
+            rows = [{key: row[key] for key in columns if key in row} for _, row in found]
             commit = None
     if not len(rows):
         raise InputError(f"{name} has no rows: use another {flag}")

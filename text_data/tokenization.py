@@ -174,9 +174,8 @@ def tokenize_documents(
     def store_next():
         nonlocal offset, held, tokens_done
         batch, future = waiting.popleft()
-        for (writer, number, is_start, _), tokens in zip(
-            batch, future.result(), strict=True
-        ):
+        encoded = zip(batch, future.result(), strict=True)
+        for (writer, number, is_start, _), tokens in encoded:
             if is_start:
                 offset, held = 0, [eot]
                 bar.update()

@@ -33,7 +33,7 @@ SETTINGS_FILE = "tokenizer_config.json"
 HASH_DIGITS = 12
 BPE_CHARACTERS = 500_000_000  # of the training text that a BPE is trained on
 LONGEST_WORD = 1024  # bytes of a word that BPE is trained on
-COPY_FILES = "copy it from the folder of the data set or of another run with this tokenizer"
+COPY_FILES = "copy it from the data set or another run with this tokenizer"
 # Encoded and decoded again, to find tokenizers that lose characters.
 SAMPLE = "Naïve text,\r\n\twith  spaces,\n中文 and 😀. "
 BPE_VOCABULARIES = range(257, 10**6 + 1)  # at least the bytes and <|endoftext|>
@@ -82,9 +82,8 @@ class TiktokenTokenizer(Tokenizer):
         if self.name == "bytes":  # a thousand times as fast as tiktoken
             return [np.frombuffer(text.encode(), np.uint8) for text in texts]
         # tiktoken releases the GIL, so callers use threads.
-        return [
-            self.encoding.encode_to_numpy(text, disallowed_special=()) for text in texts
-        ]
+        encode = self.encoding.encode_to_numpy
+        return [encode(text, disallowed_special=()) for text in texts]
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a token; b"" for an unused id."""
@@ -118,9 +117,7 @@ class HuggingFaceTokenizer(Tokenizer):
         end = settings["eos_token"]
         eot = self.backend.token_to_id(end)
         if eot is None:
-            raise InputError(
-                f"{self.name}: {TOKENIZER_FILE} has no token {end}: {COPY_FILES}"
-            )
+            raise InputError(f"{self.name}: {TOKENIZER_FILE} lacks {end}: {COPY_FILES}")
         self.eot = eot
         self.vocab_size = max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
 
@@ -190,30 +187,22 @@ def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
             name, pat_str=r"(?s).", mergeable_ranks=ranks, special_tokens={END_OF_TEXT: 256}
         )
         return TiktokenTokenizer(encoding)
-    if name not in _names():
+    names = sorted(tiktoken.list_encoding_names())
+    if name not in names:
         raise InputError(
-            f"unknown tokenizer '{name}': choose {', '.join(_names())}, bpe:N, "
+            f"unknown tokenizer '{name}': choose bytes, {', '.join(names)}, bpe:N, "
             "hf:NAME_OR_FOLDER or a data set or run with tokenizer.json"
         )
     try:
         return TiktokenTokenizer(tiktoken.get_encoding(name))
     # OSError: also of `requests`; ValueError: a proxy's page as file.
     except (OSError, ValueError) as error:
-        cause = (
-            type(error).__name__ if isinstance(error, OSError) else "the answer is not it"
-        )
+        is_failure = isinstance(error, OSError)
+        cause = type(error).__name__ if is_failure else "the answer is not it"
         raise InputError(
-            f"the {name} vocabulary could not be fetched ({cause}): connect to the "
-            "network once, set TIKTOKEN_CACHE_DIR to a folder that has it, or use "
-            "--tokenizer bytes"
+            f"the {name} vocabulary could not be fetched ({cause}): connect to the network "
+            "once, set TIKTOKEN_CACHE_DIR to a folder that has it, or use --tokenizer bytes"
         ) from None
-
-
-def _names() -> list[str]:
-    """Return the names of tokenizers that need no files."""
-    import tiktoken
-
-    return ["bytes", *sorted(tiktoken.list_encoding_names())]
 
 
 def make_tokenizer(choice: str, texts) -> Tokenizer:
@@ -261,9 +250,7 @@ def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     pieces = first_characters(iter(texts), BPE_CHARACTERS)
     first = next(pieces, None)
     if first is None:
-        raise InputError(
-            f"bpe:{vocab_size}: there is no training text: use another tokenizer"
-        )
+        raise InputError(f"bpe:{vocab_size}: no text to train on: use another tokenizer")
     print(f"training a tokenizer of {vocab_size:,} tokens on the text")
     backend = Tokenizer(models.BPE())
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -310,9 +297,8 @@ def _from_hugging_face(source: str) -> HuggingFaceTokenizer:
             loaded = transformers.PreTrainedTokenizerFast(tokenizer_file=source)
         else:
             hub.configure()
-            loaded = transformers.AutoTokenizer.from_pretrained(
-                source, trust_remote_code=False
-            )
+            load = transformers.AutoTokenizer.from_pretrained
+            loaded = load(source, trust_remote_code=False)
         backend = loaded.backend_tokenizer  # of fast tokenizers
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__

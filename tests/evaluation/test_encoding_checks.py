@@ -10,7 +10,7 @@ from conftest import ENCODINGS
 import posenc
 from check_encoding import CHECKS, measure, run_check
 from evaluation import model_checks
-from evaluation.measurement import CheckFailed
+from evaluation.checks import CheckFailed
 
 CAUSAL_ONLY = ("cope", "rope+cope", "logn", "ssmax", "rope+ssmax", "path", "path+fox", "wall")
 WITHOUT_ORDER = ("nope", "dape", "window", "logn", "ssmax", "sink")

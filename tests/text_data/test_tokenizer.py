@@ -135,7 +135,7 @@ def test_bpe_of_a_short_text_of_none_and_of_a_limited_one(capsys, monkeypatch):
     expected = tokenizer.train_bpe(300, TEXTS[:5])
     monkeypatch.setattr(tokenizer, "BPE_CHARACTERS", sum(map(len, TEXTS[:5])))
     assert tokenizer.make_tokenizer("bpe:300", lambda: iter(TEXTS)).name == expected.name
-    with pytest.raises(InputError, match="bpe:300: there is no training text: use"):
+    with pytest.raises(InputError, match="bpe:300: no text to train on: use"):
         tokenizer.make_tokenizer("bpe:300", lambda: iter(()))
 
 

@@ -15,6 +15,9 @@ class Measurement(NamedTuple):
     bound: float
 
 
+Measurements = Iterator[Measurement]
+
+
 class CheckFailed(Exception):
     """A check failed: what was found, and the measured number if any."""
 
@@ -30,7 +33,7 @@ class NotApplicable(Exception):
 class Check(NamedTuple):
     """A check: its function, and its settings, one for each call."""
 
-    function: Callable[..., Iterator[Measurement] | None]
+    function: Callable[..., Measurements | None]
     cases: list[dict]
 
     @property
@@ -64,8 +67,7 @@ def within(value: float, bound: float, what: str) -> Measurement:
     """Return the measurement; raise CheckFailed if it is above its bound."""
     measurement = Measurement(value, bound)
     if not value <= bound:
-        message = f"{what}: {value:.2g}, at most {bound:.2g} expected"
-        raise CheckFailed(message, measurement)
+        raise CheckFailed(f"{what}: {value:.2g}, at most {bound:.2g} expected", measurement)
     return measurement
 
 
