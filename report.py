@@ -190,8 +190,9 @@ def report_records(config: Config, out: Report) -> None:
 
 def numbered(stem: str, items: list) -> list[tuple[str, Any]]:
     """Return a stem of files for each item, numbered if there are several."""
-    stems = [stem] if len(items) == 1 else [f"{stem}_{n}" for n in range(1, len(items) + 1)]
-    return [*zip(stems, items, strict=True)]
+    if len(items) == 1:
+        return [(stem, items[0])]
+    return [(f"{stem}_{number}", item) for number, item in enumerate(items, 1)]
 
 
 def report_trend(paths: list[str], out: Report) -> None:
@@ -206,7 +207,8 @@ def report_trend(paths: list[str], out: Report) -> None:
 def report_generalization(records: list[dict], out: Report) -> None:
     """Add the table of results on other data than that of the training."""
     table = paper_tables.generalization_table(records, paper.generalization())
-    if differing := differing_texts([record for record in records if "lengths" in record]):
+    by_length = [record for record in records if "lengths" in record]
+    if differing := differing_texts(by_length):
         names = escape_markdown(", ".join(differing))
         table.caption += f" Models are tested on different text or contexts: {names}."
     trained = [*filter(has_verdicts, records)]

@@ -29,7 +29,8 @@ def with_interval(value: Interval | None, digits: int = 2) -> str:
     text = format_number(value and value.estimate, digits)
     if value is None or value.low is None:
         return text
-    return f"{text} ({format_number(value.low, digits)} to {format_number(value.high, digits)})"
+    low, high = (format_number(end, digits) for end in (value.low, value.high))
+    return f"{text} ({low} to {high})"
 
 
 def standard_deviation(values: Sequence[float]) -> float | None:
@@ -54,7 +55,8 @@ def join_numbers(values: Iterable[int]) -> str:
 def number_range(values: Iterable[int]) -> str:
     """Return the smallest and largest number: "1 to 3" or "3"; none: "0"."""
     ordered = sorted(values) or [0]
-    return " to ".join(f"{value:,}" for value in dict.fromkeys((ordered[0], ordered[-1])))
+    ends = dict.fromkeys((ordered[0], ordered[-1]))
+    return " to ".join(f"{value:,}" for value in ends)
 
 
 def escape_markdown(text: str) -> str:

@@ -103,7 +103,8 @@ def load(name: str) -> Printed:
     for row in rows:
         value, digits = float(row["value"]), len(row["value"].partition(".")[2])
         deviation = row["deviation"] and f" ± {row['deviation']}"
-        number = Number(value, f"{value:,.{digits}f}{deviation}{row['mark']}", row["mark"])
+        text = f"{value:,.{digits}f}{deviation}{row['mark']}"
+        number = Number(value, text, row["mark"])
         printed.numbers.setdefault(row["encoding"], {})[int(row["context"])] = number
     # one, or one per encoding
     lengths = [int(length) for length in entry["trained_at"].split()]

@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def read_rows() -> list[dict]:
     """Return the rows: "command", "files"; "needs", if not reproducible."""
-    return yaml.safe_load((ROOT / "results" / "reports.yaml").read_text(encoding="utf-8"))
+    path = ROOT / "results" / "reports.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def files_of(row: dict) -> list[Path]:
@@ -43,7 +44,8 @@ def make(row: dict, root: Path) -> list[Path]:
         del words[0]
     program = importlib.import_module(words.pop(0).removesuffix(".py"))
     with contextlib.chdir(root), contextlib.redirect_stdout(io.StringIO()):
-        program.main([path for word in words for path in sorted(glob.glob(word)) or [word]])
+        paths = [sorted(glob.glob(word)) or [word] for word in words]
+        program.main(sum(paths, []))
     for file in {*folder.iterdir()} - others:
         file.unlink()  # not committed
     return [file for file in files if _content(root / file) != _content(ROOT / file)]

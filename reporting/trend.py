@@ -53,7 +53,8 @@ def _ratio(claim: Claim, records: list[dict]) -> Interval | None:
     metric = METRICS[claim.quantity]
     records = [record for record in records if metrics.metric_of(record) is metric]
     groups = [make_columns(group, metric.key) for group in group_by_protocol(records)]
-    for columns in sorted(groups, key=lambda group: len(all_lengths(group)), reverse=True):
+    groups.sort(key=lambda group: len(all_lengths(group)), reverse=True)
+    for columns in groups:
         columns = sorted(columns[::-1], key=lambda column: len(column.records))
         by_encoding = {column.pe: column for column in columns}
         ours = by_encoding.get(claim.encoding)

@@ -219,7 +219,8 @@ def _claimed_names(column: Column) -> list[str]:
     """
     shift = min(0, round(math.log2(column.trained_at / SANDWICH_LENGTH)))
     is_scaled = column.pe == f"alibi-shift:shift={shift}"
-    return [column.pe, CLAIMED_AS.get(column.pe, column.pe), *([ALIBI_SLOPES] * is_scaled)]
+    names = [column.pe, CLAIMED_AS.get(column.pe, column.pe)]
+    return [*names, ALIBI_SLOPES] if is_scaled else names
 
 
 def _first(columns: list[Column]) -> dict[str, Column]:
@@ -267,15 +268,17 @@ def _all_training_lengths(claim: Claim, columns: list[Column]) -> Measured:
     """Compare encodings that were trained at several lengths, at those of the other."""
     ours = [column for column in columns if claim.encoding in _claimed_names(column)]
     theirs = [column for column in columns if column.pe in claim.others]
-    if any(len({column.trained_at for column in group}) < 2 for group in (ours, theirs)):
+    trained_at = [{column.trained_at for column in group} for group in (ours, theirs)]
+    if min(map(len, trained_at)) < 2:
         return
     ratios = {}
     for other, column in itertools.product(theirs, ours):
         length = other.trained_at
         if column.trained_at <= length:
-            ratios["", f"{other.label} and {column.label} at {length:,} tokens"] = compare(
-                (other, column), (length, length), intervals.perplexity_ratio, "block_size"
-            )
+            place = f"{other.label} and {column.label} at {length:,} tokens"
+            pair, lengths = (other, column), (length, length)
+            ratio = compare(pair, lengths, intervals.perplexity_ratio, "block_size")
+            ratios["", place] = ratio
     yield claim, ratios
 
 
