@@ -106,7 +106,8 @@ def format_result(name: str, result: Result, with_cause: bool) -> str:
         return f"{name:24} not applicable: {result.message}"
     value = bound = ""
     if result.measurement:
-        value, bound = f"{result.measurement.value:.2g}", f"<= {result.measurement.bound:g}"
+        value = f"{result.measurement.value:.2g}"
+        bound = f"<= {result.measurement.bound:g}"
     status = result.status.replace("failed", "FAILED")
     lines = [f"{name:24} {status:16} {value:>10} {bound:>10}".rstrip()]
     if result.status == "failed":

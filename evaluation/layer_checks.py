@@ -354,7 +354,8 @@ def check_gradients(spec: str, causal: bool) -> Measurements:
     parameter that no hook uses, or only in round()
     """
     encoding = make_encoding(spec, heads=2, width=12, causal=causal).double().eval()
-    pos, weights = torch.arange(9), torch.randn(1, 2, 9, 6, dtype=torch.float64)
+    pos = torch.arange(9)
+    weights = torch.randn(1, 2, 9, 6, dtype=torch.float64)
     x = torch.randn(1, 9, 12).double()
     q, k, v = torch.randn(3, 1, 2, 9, 6).double()
     named = {"x": x, "q": q, "k": k, **dict(encoding.named_parameters())}
@@ -423,7 +424,8 @@ def check_finite(spec: str) -> None:
             for hook, arguments in _hook_calls(encoding, tokens, queries):
                 for values in _tensors(getattr(encoding, hook)(*arguments)):
                     _require_finite(values, f"{hook} at {tokens:,} tokens")
-    x, qkv = torch.randn(B, T, C), torch.randn(3, B, H, T, C // H)
+    x = torch.randn(B, T, C)
+    qkv = torch.randn(3, B, H, T, C // H)
     output = dense_output(encoding, x, *qkv)
     _require_finite(output, "the output of attention")
     if output.requires_grad:

@@ -116,8 +116,10 @@ def measure(run: str, model, task: tasks.Task, longest: float, length: int) -> d
         return vectors
 
     names = list(task.documents)
-    queries, documents = encode(task.queries.values()), encode(task.documents.values())
-    found, values = semantic_search(queries, documents, top_k=10), []
+    queries = encode(task.queries.values())
+    documents = encode(task.documents.values())
+    found = semantic_search(queries, documents, top_k=10)
+    values = []
     for query, hits in zip(task.queries, found, strict=True):
         ranking = [names[int(hit["corpus_id"])] for hit in hits]
         values.append(100 * tasks.ndcg(ranking, task.qrels[query]))

@@ -91,7 +91,8 @@ def _relevant_documents(rows, remedy: str) -> dict[str, dict[str, int]]:
     qrels = {}
     for location, row in rows:
         try:
-            query, document = str(row["query-id"]), str(row["corpus-id"])
+            query = str(row["query-id"])
+            document = str(row["corpus-id"])
             relevance = int(row["score"])
         except (KeyError, TypeError, ValueError):
             raise InputError(

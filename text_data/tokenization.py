@@ -86,8 +86,8 @@ class Preparation:
                 shards.Meta(out_dir, {"tokenizer": choice})  # raises InputError
             check_writable(existing.folder)
             self.tokenizer = make_tokenizer(choice, texts)
-        name, size = self.tokenizer.name, self.tokenizer.vocab_size
-        description |= {"tokenizer": name, "vocab_size": size}
+        description["tokenizer"] = self.tokenizer.name
+        description["vocab_size"] = self.tokenizer.vocab_size
         self.meta = shards.Meta(out_dir, description, self.tokenizer.files)
         self.writers = {}  # by split
         for split in splits:
