@@ -35,7 +35,7 @@ from errors import InputError
 from operators.elementary import register, sin_cos
 
 ENCODINGS: dict[str, type["Encoding"]] = {}  # --pe name -> class
-FeaturePair = tuple[tuple, tuple]  # of queries, of keys
+Pair = tuple[tuple, tuple]  # features of queries, of keys
 Parts = list[tuple["Encoding", tuple, tuple]]  # encodings with their features
 ARGUMENTS = {
     "rotate": "(self, q, k, pos, q_features, k_features)",
@@ -72,22 +72,16 @@ class Encoding(nn.Module):
     names: tuple[str, ...] = ()  # --pe names
     scope = "layer"  # "layer": one instance per layer; "model": one instance for all layers
     max_context: int | None = None  # longest supported sequence in tokens; None: no limit
-    # False: a bias that FlexAttention cannot compile, as of matrix products
-    is_elementwise = True
-    # indices of key features that only `rotate` reads
-    running_features: tuple[int, ...] = ()
-    # attend only to keys with |d| < window_size; None: to all
-    window_size: int | None = None
+    is_elementwise = True  # False: FlexAttention cannot compile it, as matrix products
+    running_features: tuple[int, ...] = ()  # indices of key features only for `rotate`
+    window_size: int | None = None  # attend only to |d| < window_size; None: to all
     causal = True  # do not attend to later keys; `set_bidirectional` sets it to False
     combined_window_size: int | None = None  # of the combination that this is a part of
     supports_bidirectional = True  # whether an encoder can use the encoding
-    # whether `rotate` is only a factor of queries: combines with others
-    scales_queries = False
-    # whether D = channels / heads counts: then no option `heads`
-    needs_head_dimension = False
+    scales_queries = False  # whether `rotate` only scales queries: combines with others
+    needs_head_dimension = False  # whether D = C / H counts: then no option `heads`
     changes_width = False  # whether `rotate` returns q and k of another width than D
-    # whether keys of `rotate` may have fewer heads than queries
-    rotates_heads_alike = False
+    rotates_heads_alike = False  # whether `rotate` takes fewer heads of keys
     min_option_value = 1  # smallest value of integer options
     option_words: dict[str, tuple[str, ...]] = {}  # options that are words -> allowed words
     bias: Callable[..., Tensor] | None = None
@@ -130,13 +124,10 @@ class Encoding(nn.Module):
         """
         return q, k
 
-    def features(
-        self, x: Tensor, pos: Tensor, previous: tuple | None = None
-    ) -> FeaturePair:
+    def features(self, x: Tensor, pos: Tensor, previous: tuple | None = None) -> Pair:
         """Return (query features, key features), tuples of x's dtype.
 
         Each is (B|1, H|1, T), or (B|1, H|1, T, N) for N numbers each.
-
         x: (B, T, C) float32 or float64, the layer's normalized input; pos: (T,) int64.
         previous: key features of the preceding token, each (B|1, H|1, 1), when
         x continues a sequence (KV cache). Add it to cumulative sums
@@ -375,10 +366,8 @@ class T5(DistanceBias):
     ):
         super().__init__(heads, channels, block_size)
         if buckets < 4 or max_distance <= buckets // 2:
-            raise InputError(
-                f"t5: buckets={buckets},max_distance={max_distance} leaves no logarithmic bucket: "
-                "use at least 4 buckets and a max_distance above half of them"
-            )
+            remedy = "use at least 4 buckets and a max_distance above half of them"
+            raise InputError(f"t5: no bucket is logarithmic: {remedy}")
         self.buckets, self.max_distance = buckets, max_distance
         self.table = nn.Parameter(0.02 * torch.randn(heads, buckets))
 
@@ -442,13 +431,11 @@ class RoPE(Encoding):
         dtype = torch.promote_types(q.dtype, torch.float32)
         # (T, 1, R/2)
         sin, cos = (x[:, None] for x in sin_cos(angle, self.attention_factor, dtype))
-        # others by 0: faster than splitting and joining heads
-        if self.rotated_heads is not None:
+        if self.rotated_heads is not None:  # others by 0: faster than splitting heads
             acts = torch.arange(q.size(1), device=q.device)[:, None] < self.rotated_heads
             sin, cos = torch.where(acts, sin, 0), torch.where(acts, cos, 1)  # (T, H, R/2)
-        # half the operations for one token
         if len(pos) == 1 and self.rotated_heads is None:
-            rotated = rotate_pairs(torch.cat([q, k], 1), sin, cos)
+            rotated = rotate_pairs(torch.cat([q, k], 1), sin, cos)  # half the operations
             return rotated.split([q.size(1), k.size(1)], 1)
         return rotate_pairs(q, sin, cos), rotate_pairs(k, sin, cos)
 

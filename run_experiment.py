@@ -25,6 +25,7 @@ follow at the end:
 """
 
 import fnmatch
+import itertools
 import math
 import re
 import shlex
@@ -43,17 +44,8 @@ from text_data.named_data import prepare_command
 from training import settings
 
 # Flags of train_gpt.py that the experiment sets.
-SET_HERE = {
-    "pe",
-    "seed",
-    "data",
-    "config",
-    "out_dir",
-    "init_from",
-    "plugin",
-    "dry_run",
-    "list",
-}
+SET_HERE = {"pe", "seed", "data", "config", "out_dir", "init_from", "plugin"}
+SET_HERE |= {"dry_run", "list"}
 # Flags of train_gpt.py that change no result: outputs stay in the same folder.
 NEUTRAL = {"logger", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
 # Learning rates that were best at small scale, where the config's was not.
@@ -162,9 +154,7 @@ class Config:
         if not (self.train or self.pretrained or self.commands):
             problems.append("nothing to run: pass --train, --pretrained or --commands")
         if self.fixed and self.block_size:
-            problems.append(
-                "--fixed trains at the configs' block_size: remove --block_size"
-            )
+            problems.append("--fixed has the configs' block_size: remove --block_size")
         for pe in self.encodings:
             if "," in pe and ":" not in pe:
                 problems.append(f"encodings {pe}: separate them by spaces")
@@ -180,9 +170,7 @@ def main(argv: list[str] | None = None) -> None:
     own = {*Config.__dataclass_fields__, "pe", "seed"}
     for name in settings.Config.__dataclass_fields__.keys() - own:
         if f"--{name}" in words[:end]:
-            raise InputError(
-                f"--{name} is a flag of train_gpt.py: pass it at the end after --"
-            )
+            raise InputError(f"--{name} is a flag of train_gpt.py: pass it last, after --")
     config, flags = cli.parse(Config, words[:end], __doc__), words[end + 1 :]
     for name, _ in cli.split_flags(flags):
         if name in SET_HERE or name == "block_size" and not config.fixed:
@@ -229,18 +217,13 @@ class Experiment:
         self.scale = SCALES[config.scale]
         paths = [str(plugin.path) for plugin in plugins.LOADED.values()]
         self.plugins = [word for path in paths for word in ("--plugin", path)]
-        given = cli.split_flags(flags)
-        changes = [
-            "".join([name, *values]) for name, values in given if name not in NEUTRAL
-        ]
-        suffix = "-".join(changes).replace("/", "_")
+        given = [(name, x) for name, x in cli.split_flags(flags) if name not in NEUTRAL]
+        suffix = "-".join("".join([name, *x]) for name, x in given).replace("/", "_")
         self.root = Path(config.runs) / suffix / ("" if config.fixed else config.scale)
         setting, _, values = (config.sweep or "").partition("=")
         self.swept = [[f"--{setting}", value] for value in values.split(",") if value]
         if config.sweep and not self.swept:
-            raise InputError(
-                f"--sweep {config.sweep} has no values: use SETTING=VALUE,VALUE"
-            )
+            raise InputError(f"--sweep {config.sweep} has no values: use SETTING=X,Y")
         self.out = self.root / f"{config.name}{'-' if setting else ''}{setting}"
         text_scale = "smoke" if config.data == "stdlib" else config.scale
         self.vocab_size = SCALES[text_scale].vocab_size
@@ -266,16 +249,11 @@ class Experiment:
                 needs = self.add_command(commands.pop(0), data.needs, data, [])
                 data = data._replace(needs=needs)
         if config.pretrained:
-            run = self.out / "weights"
             words = ["import_pretrained.py", *shlex.split(config.pretrained)]
-            self.add_run([*words, "--out_dir", str(run)], data.needs, run, data)
-        pairs = [
-            (length, pe) for length in config.block_size or [0] for pe in self.encodings
-        ]
-        if config.paired:
-            pairs = [*zip(config.block_size, self.encodings, strict=False)]
+            self.add_run(words, data.needs, self.out / "weights", data)
+        combine = zip if config.paired else itertools.product
         for seed in config.seeds if name else []:
-            for block_size, pe in pairs:
+            for block_size, pe in combine(config.block_size or [0], self.encodings):
                 self.train(name, data, block_size, pe, seed)
         runs, before = self.runs[first:], [*self.jobs]
         for command in [each for each in commands if "{run}" not in each]:
@@ -290,9 +268,7 @@ class Experiment:
         if pattern := self.format(self.config.paper or "", text=text):
             found = fnmatch.filter(paper.index(), pattern)
             if not found:
-                raise InputError(
-                    f"--paper {pattern} is not in results/paper: use a name there"
-                )
+                raise InputError(f"--paper {pattern} is not in results/paper: use another")
             words += ["--paper", found[0]]
         if self.config.scale == "smoke":
             words += ["--verdicts", "false"]
@@ -329,7 +305,7 @@ class Experiment:
         config = self.config
         stem = name if config.scale == "full" or config.fixed else config.scale
         flags, own = ["--config", f"configs/{stem}.yaml", "--data", data.folder], []
-        parent = self.out
+        parent, last = self.out, ["--resume", *self.flags, *self.plugins]
         if not config.fixed:
             recipe = cli.parse(settings.Config, flags[:2], None)
             length = block_size // self.scale.divisor or recipe.block_size
@@ -342,24 +318,19 @@ class Experiment:
             own += ["--lr", f"{SMALL_RATES[pe]:g}"]
         for swept in self.swept or [[]]:
             out = parent / f"{pe}{folder_name(swept)}{f'-seed{seed}' if seed != 1 else ''}"
-            words = [*flags, *own, *swept, "--pe", pe, "--seed", str(seed)]
-            job = self.add_training(words, data.needs, out, data)
+            words = ["train_gpt.py", *flags, *own, *swept, "--pe", pe, "--seed", str(seed)]
+            job = self.add_run([*words, *last], data.needs, out, data)
             for other in map(self.format, config.continue_as):
                 further = shlex.split(self.format(config.continue_flags))
-                words = ["--config", str(out / "config.yaml"), "--init_from", str(out)]
-                name = f"{out.name}-{other}{folder_name(further)}"
-                words += ["--pe", other, *further]
-                self.add_training(words, [job], out.with_name(name), data)
-
-    def add_training(
-        self, words: list[str], needs: list[Job], out: Path, data: Data
-    ) -> Job:
-        words = ["train_gpt.py", *words, "--resume", *self.flags, *self.plugins]
-        return self.add_run([*words, "--out_dir", str(out)], needs, out, data)
+                words = ["train_gpt.py", "--config", f"{out}/config.yaml"]
+                words += ["--init_from", str(out), "--pe", other, *further, *last]
+                run = out.with_name(f"{out.name}-{other}{folder_name(further)}")
+                self.add_run(words, [job], run, data)
 
     def add_run(self, words: list[str], needs: list[Job], run: Path, data: Data) -> Job:
         """Add a job that makes a model, and its evaluations."""
-        job = self.add(f"train {run.parent.name}/{run.name}", words, needs, run=run)
+        words, name = [*words, "--out_dir", str(run)], f"train {run.parent.name}/{run.name}"
+        job = self.add(name, words, needs, run=run)
         if job not in self.runs:
             self.runs.append(job)
         config = self.config
@@ -386,12 +357,11 @@ class Experiment:
             flags = [] if source == "hub" else ["--source", source]
             self.evaluate(["eval_hellaswag.py", str(run), *flags], [job])
         last = [job]
-        for command in config.commands:
-            layers = [0]
+        for command in [each for each in config.commands if "{run}" in each]:
+            layers = 1
             if "{layer}" in command:
-                shape = self.settings_of(job).gpt_config(self.scale.vocab_size or 1)
-                layers = range(shape.n_layer)
-            for layer in layers if "{run}" in command else []:
+                layers = self.settings_of(job).gpt_config(1).n_layer
+            for layer in range(layers):
                 last = self.add_command(command, last, data, [job], layer=layer)
         return job
 
@@ -402,14 +372,13 @@ class Experiment:
     def at_scale(self, lengths: str) -> str:
         """Return lengths, as in 512,1024,2x, at this scale; multiples stay."""
         cli.parse_lengths(lengths, 1)  # raises InputError for anything else
-        return ",".join(
-            word if word.endswith("x") else str(max(1, int(word) // self.scale.divisor))
-            for word in lengths.split(",")
-        )
+        divisor, text = self.scale.divisor, lengths.replace(" ", "")
+        return re.sub(r"\b[0-9]+\b", lambda n: str(max(1, int(n[0]) // divisor)), text)
 
     def format(self, command: str, **fields) -> str:
         """Return a command with its fields replaced (see the top)."""
         scale, divisor = self.config.scale, self.scale.divisor
+        widening = 3 if divisor > 1 else 1
         for name in SCALES:
             fields[name] = Text(lambda text, on=scale == name: text if on else "")
         fields |= {
@@ -417,9 +386,7 @@ class Experiment:
             "scaled": Text(self.at_scale),
             "plugins": shlex.join(self.plugins),
             "shift": Text(lambda text: str(int(text) - int(math.log2(divisor)))),
-            "window": Text(
-                lambda text: str(int(text) * (3 if divisor > 1 else 1) // divisor)
-            ),
+            "window": Text(lambda text: str(int(text) * widening // divisor)),
             "pes": shlex.join(self.encodings),
             "encodings": ",".join(self.encodings),
             "root": self.root,
@@ -427,22 +394,17 @@ class Experiment:
         try:
             return command.format(**fields)
         except (KeyError, IndexError) as error:
-            raise InputError(
-                f"'{command}' has a wrong field ({error}): see --help"
-            ) from None
+            problem = f"'{command}' has a wrong field ({error}): see --help"
+            raise InputError(problem) from None
 
-    def add_command(
-        self, command, needs, data: Data, runs: list[Job], **fields
-    ) -> list[Job]:
+    def add_command(self, command, needs, data: Data, runs: list[Job], **more) -> list[Job]:
         """Add one of --commands, and return what the run's next one needs."""
         folders = [str(job.run) for job in runs]
         first = folders[0] if folders else ""
-        fields |= {"run": first, "first": first, "name": Path(first).name}
-        fields |= {"data": data.folder, "out": self.out}
-        fields["runs"] = Text(
-            lambda suffix: " ".join(folder + suffix for folder in folders)
-        )
-        words = shlex.split(self.format(command, **fields))
+        more |= {"run": first, "first": first, "name": Path(first).name}
+        more |= {"data": data.folder, "out": self.out}
+        more["runs"] = Text(lambda suffix: " ".join(each + suffix for each in folders))
+        words = shlex.split(self.format(command, **more))
         if not words:
             return needs
         name, is_last = " ".join(words[:3]), "{run}" not in command
@@ -452,14 +414,12 @@ class Experiment:
 
     def expected_records(self, report: Job) -> list[str]:
         """Return patterns of the records of a report, for a dry run."""
-        records = []
+        records = []  # paths and texts
         for words in [job.words for job in self.jobs if report in job.reports]:
             path, run = Path(words[-1]), words[2 if words[0] == "-m" else 1]
             is_file = path.suffix in (".json", ".png")
-            records.append(
-                str(path.with_suffix(".json")) if is_file else f"{run}/eval_*.json"
-            )
-        return [*dict.fromkeys(records)]
+            records.append(path.with_suffix(".json") if is_file else f"{run}/eval_*.json")
+        return [*dict.fromkeys(map(str, records))]
 
     def settings_of(self, job: Job) -> settings.Config:
         return cli.parse(settings.Config, self.training_flags(job), None)
@@ -468,13 +428,8 @@ class Experiment:
         """Return the flags of a training, after those that it inherits."""
         flags = job.words[1:]
         for other in self.runs:
-            if f"{other.run}/config.yaml" in flags:
-                position = flags.index("--config")
-                flags = [
-                    *self.training_flags(other),
-                    *flags[:position],
-                    *flags[position + 2 :],
-                ]
+            if flags[:2] == ["--config", f"{other.run}/config.yaml"]:
+                flags = [*self.training_flags(other), *flags[2:]]
         return flags
 
 

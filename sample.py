@@ -9,18 +9,16 @@ error, is the throughput.
 
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from runtime import cli, devices
 from runtime.checkpoints import load_model
 
-import torch
-
 from errors import InputError
 from generation.sampling import SamplingConfig, generate, prepare_generation
-from model import GPT
-from text_data.tokenizer import Tokenizer, run_tokenizer
+from text_data.tokenizer import run_tokenizer
 
 
 @dataclass
@@ -58,9 +56,30 @@ def main(argv=None):
     prepare_generation(model, dtype, config.compile)
     tokenizer = run_tokenizer(config.run[0], checkpoint)
     model.set_vocabulary(tokenizer.vocab_size)
-    if not config.interactive:
-        complete(model, tokenizer, config.prompt, config, device, dtype)
-        return
+    limit = model.max_context
+    for prompt in typed_prompts() if config.interactive else [config.prompt]:
+        start, count = time.perf_counter(), 0
+        tokens = [tokenizer.eot, *tokenizer.encode(prompt)]
+        decode = tokenizer.incremental_decoder()
+        if limit is not None and len(tokens) + config.max_new_tokens > limit:
+            print(
+                f"note: {model.config.pe} supports at most {limit} positions: beyond them, "
+                f"each token follows from the latest {limit // 2} to {limit} tokens",
+                file=sys.stderr,
+            )
+        print(prompt, end="", flush=True)
+        for new_tokens in generate(model, [tokens], config, tokenizer.eot, device, dtype):
+            for token in new_tokens.values():
+                count += 1
+                print(decode(token), end="", flush=True)
+        print()
+        seconds = time.perf_counter() - start
+        rate = f"{count / seconds:,.0f} tokens/s"
+        print(f"{count} tokens in {seconds:.1f} s, {rate}", file=sys.stderr)
+
+
+def typed_prompts() -> Iterator[str]:
+    """Ask for prompts until the end of input."""
     while True:
         try:
             prompt = input("prompt> ")
@@ -71,37 +90,7 @@ def main(argv=None):
         except UnicodeError as error:
             print()
             raise InputError(f"the prompt is not UTF-8 ({error}): type another") from None
-        complete(model, tokenizer, prompt, config, device, dtype)
-
-
-def complete(
-    model: GPT,
-    tokenizer: Tokenizer,
-    prompt: str,
-    config: Config,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> None:
-    """Print a prompt and its continuation while it is generated."""
-    start, count = time.perf_counter(), 0
-    tokens = [tokenizer.eot, *tokenizer.encode(prompt)]
-    decode = tokenizer.incremental_decoder()
-    limit = model.max_context
-    if limit is not None and len(tokens) + config.max_new_tokens > limit:
-        print(
-            f"note: {model.config.pe} supports at most {limit} positions: beyond them, each token "
-            f"follows from the latest {limit // 2} to {limit} tokens",
-            file=sys.stderr,
-        )
-    print(prompt, end="", flush=True)
-    for new_tokens in generate(model, [tokens], config, tokenizer.eot, device, dtype):
-        for token in new_tokens.values():
-            count += 1
-            print(decode(token), end="", flush=True)
-    print()
-    seconds = time.perf_counter() - start
-    rate = f"{count / seconds:,.0f} tokens/s"
-    print(f"{count} tokens in {seconds:.1f} s, {rate}", file=sys.stderr)
+        yield prompt
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def generate(
             start, cached = length - max(1, capacity // 2), 0
             cache = Cache(model, capacity)
         with devices.autocast(device, dtype):
-            logits = _next_logits(model, texts[:, start + cached : length], cache, decode)
+            logits = _logits(model, texts[:, start + cached : length], cache, decode)
         cached = length - start
         sampled = sample_token(logits.float(), config, generator)
         if length < longest:
@@ -95,9 +95,7 @@ def generate(
         yield new_tokens
 
 
-def _next_logits(
-    model: GPT, tokens: Tensor, cache: Cache, decode: Callable | None
-) -> Tensor:
+def _logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | None) -> Tensor:
     """Read tokens (B, T) into the cache; return the next logits (B, V)."""
     if decode is not None and cache.length > 0:
         if cache.position is None:
@@ -183,10 +181,7 @@ def prepare_generation(model: GPT, dtype: torch.dtype, compile: bool = False) ->
         by_columns = module.weight.device.type == "cpu" and dtype == torch.float32
         if by_columns and rows >= columns:
             module.weight.data = module.weight.data.T.contiguous().T
-        if (
-            name
-            and isinstance(module, nn.Linear)
-            and not compile
-            and can_pack(module.weight)
-        ):
+        if not name or compile or not isinstance(module, nn.Linear):
+            continue
+        if can_pack(module.weight):
             model.h.set_submodule(name, PackedLinear(module))

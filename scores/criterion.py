@@ -23,9 +23,7 @@ FAR = 16  # multiple of the training length
 REFERENCE = "cable"
 
 
-def at_multiple(
-    score: Score, multiple: float, *results: dict, of="training"
-) -> list[tuple]:
+def entries(score: Score, multiple: float, *results: dict, of="training") -> list[tuple]:
     """Return each seed's entries, one of each result, or []; of: a training's length."""
     if not results:
         return []
@@ -35,28 +33,26 @@ def at_multiple(
 
 
 def perplexity(score: Score, multiple: float, *_) -> Interval | None:
-    rows = at_multiple(score, multiple, score.perplexity)
+    rows = entries(score, multiple, score.perplexity)
     losses, errors = ([entry[name] for (entry,) in rows] for name in ("loss", "loss_se"))
     return mean_interval(losses, errors, len(rows[0][0]["blocks"])).exp() if rows else None
 
 
 def perplexity_ratio(score: Score, multiple: float, other: Score) -> Interval | None:
-    pairs = at_multiple(score, multiple, score.perplexity, other.perplexity)
+    pairs = entries(score, multiple, score.perplexity, other.perplexity)
     return intervals.perplexity_ratio(pairs) if pairs and score.pe != other.pe else None
 
 
 def recall(score: Score, multiple: float, *_) -> Interval | None:
     """Return the recall of text in percent."""
-    rows = at_multiple(score, multiple, score.recall)
-    values, errors = (
-        [entry[name] for (entry,) in rows] for name in ("recall", "recall_se")
-    )
+    rows = entries(score, multiple, score.recall)
+    values, errors = ([entry[x] for (entry,) in rows] for x in ("recall", "recall_se"))
     return mean_interval(values, errors, len(rows[0][0]["by_trial"])) if rows else None
 
 
 def recall_margin(score: Score, multiple: float, other: Score) -> Interval | None:
     """Return recall - 5 x (recall of another encoding), in percent."""
-    rows = at_multiple(score, multiple, score.recall, other.recall)
+    rows = entries(score, multiple, score.recall, other.recall)
     pairs = [(recall_by_trial(ours), 5 * recall_by_trial(theirs)) for ours, theirs in rows]
     return intervals.score_difference(pairs) if pairs and score.pe != other.pe else None
 
@@ -70,13 +66,12 @@ def recall_by_trial(entry: dict) -> np.ndarray:
 
 def accuracy(score: Score, multiple: float, *_) -> Interval | None:
     """Return the percentage of trained recall; values and errors are means over kinds."""
-    rows = at_multiple(
-        score, multiple, *score.trained_recall.values(), of="recall_training"
-    )
+    kinds = score.trained_recall.values()
+    rows = entries(score, multiple, *kinds, of="recall_training")
     if not rows:
         return None
     values, errors = (
-        [statistics.mean(entry[name] for entry in kinds) / 100 for kinds in rows]
+        [statistics.mean(entry[name] for entry in row) / 100 for row in rows]
         for name in ("accuracy", "accuracy_se")
     )
     trials = min(each["trials"] for each in score.budget["trained_recall"].values())
@@ -153,13 +148,13 @@ def rank(scores: dict[str, Score]) -> dict[str, Card]:
 
     Equal numbers share a place; the reference has none.
     """
-    cards = {pe: judge(score, scores[REFERENCE]) for pe, score in scores.items()}
-    others = [card for pe, card in cards.items() if pe != REFERENCE]
+
+    def key(card: Card) -> tuple[int, float]:
+        far = card.measured["perplexity at 16x"]
+        return -card.held, far.estimate if far else math.inf
+
+    cards = sorted((judge(each, scores[REFERENCE]) for each in scores.values()), key=key)
+    others = [card for card in cards if card.score.pe != REFERENCE]
     for card in others:
         card.place = 1 + sum(other.held > card.held for other in others)
-
-    def key(pe: str) -> tuple[int, float]:
-        far = cards[pe].measured["perplexity at 16x"]
-        return -cards[pe].held, far.estimate if far else math.inf
-
-    return {pe: cards[pe] for pe in sorted(cards, key=key)}
+    return {card.score.pe: card for card in cards}

@@ -41,9 +41,7 @@ KINDS = {
 }
 # What is used of a budget; comparisons use all settings and protocols.
 TRAINING = schema.fields({"lr": Positive, "block_size steps": schema.Length})
-BUDGET = schema.fields(
-    {"seeds": list[int], "training": TRAINING, "recall_training?": TRAINING}
-)
+BUDGET = schema.fields({"seeds": list[int], "training recall_training?": TRAINING})
 TEXT = schema.fields(record_schema.SPLIT | {"tokenizer sha256": schema.Text})
 
 
@@ -102,10 +100,9 @@ def check_comparable(scores: dict[str, Score]) -> None:
         for name, value in {"text": score.text, **score.budget}.items():
             other, expected, python = first.setdefault(name, (pe, value, score.python))
             if value != expected:
-                raise InputError(
-                    f"{pe} has another budget than {other} ({name}): measure both with the same "
-                    f"settings, and prepare the text with Python {python} (here {score.python})"
-                )
+                problem = f"{pe} has another budget than {other} ({name})"
+                remedy = f"prepare the text with Python {python} (here {score.python})"
+                raise InputError(f"{problem}: use the same settings, and {remedy}")
 
 
 def collect(folder: Path, pe: str) -> Score:
@@ -119,9 +116,7 @@ def collect(folder: Path, pe: str) -> Score:
     found, seeds = read_runs(folder, pe)
     for kind in kinds:
         if not seeds or found.get(kind, {}).keys() != {*seeds}:
-            raise InputError(
-                f"{folder} needs records of {kind} of all seeds of {pe}: {REMEDY}"
-            )
+            raise InputError(f"{folder} needs {kind} of all seeds of {pe}: {REMEDY}")
     records = [found[kind][seed] for kind in kinds for seed in seeds]
     first = records[0]
     protocols = {kind: same("protocol", found[kind].values()) for kind in kinds}
@@ -143,10 +138,9 @@ def collect(folder: Path, pe: str) -> Score:
     if trained:
         budget["recall_training"] = same("settings", task.values())
         budget["trained_recall"] = {kind: protocols[kind] for kind in trained}
-    shape = ("size", "n_layer", "n_head", "n_embd", "block_size")
-    model = GPT(
-        GPTConfig(pe=pe, **{name: first["settings"][name] for name in shape})
-    ).eval()
+    names = ("size", "n_layer", "n_head", "n_embd", "block_size")
+    shape = {name: first["settings"][name] for name in names}
+    model = GPT(GPTConfig(pe=pe, **shape)).eval()
     tokens = model.config.block_size
     held = cache_bytes(model, tokens, torch.device("cpu"), torch.float32)  # as on CPUs
     score = {
@@ -194,7 +188,7 @@ def same(field: str, records: Iterable[dict]) -> Any:
     first, *others = [record[field] for record in records]
     if any(value != first for value in others):
         raise InputError(
-            f"the runs differ in {field}: remove those that score.sh did not make"
+            f"the runs differ in {field}: remove those that are not by score.sh"
         )
     return first
 
@@ -207,6 +201,4 @@ def compact(record: dict) -> dict[str, dict | None]:
             losses, widths = segment_losses([entry]) or ([[entry["loss"]]], [1.0])
             tokens = [round(width * entry["tokens"]) for width in widths]
             results[length] = entry | {"blocks": [*losses[0]], "block_tokens": tokens}
-    return json.loads(
-        json.dumps(results), parse_float=lambda text: round(float(text), DIGITS)
-    )
+    return json.loads(json.dumps(results), parse_float=lambda x: round(float(x), DIGITS))

@@ -49,9 +49,8 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(
-        Config, argv, __doc__, positional=("scores", "score files or encodings")
-    )
+    positional = ("scores", "score files or encodings")
+    config = cli.parse(Config, argv, __doc__, positional)
     out, paths, found = Folder(config.out_dir), config.scores, {}
     if config.runs is not None:
         found = {pe: collect(Path(config.runs), pe) for pe in config.scores}
@@ -84,9 +83,7 @@ def main(argv=None):
 def row_of(card: Card) -> dict[str, str]:
     """Return the row of an encoding in the table."""
     score, measured = card.score, card.measured
-    estimates = {
-        name: format_number(each and each.estimate) for name, each in measured.items()
-    }
+    estimates = {name: format_number(x and x.estimate) for name, x in measured.items()}
     row = {"place": str(card.place or MISSING), "encoding": score.pe}
     row |= {each.where: SHORT.get(each.outcome, MISSING) for each in card.verdicts}
     row |= {name: estimates[name] for name in ("perplexity at 1x", "perplexity at 16x")}
@@ -102,10 +99,10 @@ def row_of(card: Card) -> dict[str, str]:
 
 def short_table(cards: list[Card]) -> Table:
     """Return a table with fewer columns, without intervals."""
+    names = (RATIO, RECALL, "trained recall at 16x (%)", "speed / rope")
     rows = []
     for row in map(row_of, cards):
         parts = {"a, b, c, speed": " ".join(row[part] for part in CLAIMS)}
-        names = (RATIO, RECALL, "trained recall at 16x (%)", "speed / rope")
         measured = {name: row[name].partition(" (")[0] for name in names}
         rows.append({name: row[name] for name in ("place", "encoding")} | parts | measured)
     return Table.from_rows(rows)
@@ -132,10 +129,9 @@ def draw(cards: list[Card], file) -> None:
         ratio = Interval(1) if card.score.pe == REFERENCE else card.measured[RATIO]
         if ratio and (recall := card.measured[RECALL]):
             points.append((card.score.pe, ratio, recall))
+    labels = (f"perplexity / that of {REFERENCE}", "recall of text (%)")
     title = "At 16 times the training length; triangles: outside of the plot"
-    figures.scatter(
-        points, file, f"perplexity / that of {REFERENCE}", "recall of text (%)", title
-    )
+    figures.scatter(points, file, *labels, title)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def test_incomplete_and_ambiguous_runs_are_refused(measured, tmp_path, refused):
     (line,) = refused(table.main, *flags)
     assert "cable has another budget than rope (recall)" in line
     record.write_text(json.dumps(content | {"step": 4}))  # before the last step
-    assert "needs records of recall of all seeds of rope" in refused(table.main, *flags)[0]
+    assert "needs recall of all seeds of rope" in refused(table.main, *flags)[0]
     record.write_text(json.dumps(content | {"pe": "fox"}))
     assert "or not of rope" in refused(table.main, *flags)[0]
     shutil.copy(measured / "text" / "rope" / record.name, record)
