@@ -4,20 +4,22 @@
     python compare.py runs/small/{sandwich,alibi}*/eval_arxiv_val_1000x8192.json
     python compare.py results/quickstart/records.jsonl:{cable,alibi}
 
-The first record's encoding is compared with each other one. Runs that differ
-only in their seed are averaged and paired by seed. For each context length that
-both have, a row has the ratio of the perplexities, first encoding over the other
-one, with a 95% interval over text and seeds. A ratio below 1 means that the
-first one is better; the difference is significant if the interval does not
-contain 1 (details: evaluation/intervals.py).
+The first record's encoding is compared with each other one. Runs that
+differ only in their seed are averaged and paired by seed. For each
+context length that both have, a row has the ratio of the perplexities,
+first encoding over the other one, with a 95% interval over text and
+seeds. A ratio below 1 means that the first one is better; the difference
+is significant if the interval does not contain 1 (details:
+evaluation/intervals.py).
 
-With two or more seeds in common, a row has the p of a paired two-sided t-test,
-too, as table 3 of the Sandwich paper: a dagger marks encodings that are
-significantly worse than the first one (p < 0.05), an asterisk those that are
-significantly better (evaluation/significance.py).
+With two or more seeds in common, a row has the p of a paired two-sided
+t-test, too, as table 3 of the Sandwich paper: a dagger marks encodings
+that are significantly worse than the first one (p < 0.05), an asterisk
+those that are significantly better (evaluation/significance.py).
 
-Runs that differ in more than encoding and seed are not compared, except in the
-settings of --may_differ: a line above the table names what differs.
+Runs that differ in more than encoding and seed are not compared, except
+in the settings of --may_differ: a line above the table names what
+differs.
 """
 
 from dataclasses import dataclass, field

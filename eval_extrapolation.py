@@ -12,10 +12,11 @@ Protocols (docs/evaluation.md), with windows of L input tokens:
     same-targets  the last --targets tokens of windows of the longest length,
                   predicted from the last L inputs of each
 
-Encoders are evaluated with `segments`, on tokens masked as in training. The
-text is all of the split, or windows of the longest length, evenly spaced, if it
-is longer than --max_tokens or with --windows. All lengths predict the same
-tokens. Records are written next to checkpoints, after each length.
+Encoders are evaluated with `segments`, on tokens masked as in training.
+The text is all of the split, or windows of the longest length, evenly
+spaced, if it is longer than --max_tokens or with --windows. All lengths
+predict the same tokens. Records are written next to checkpoints, after
+each length.
 """
 
 import itertools
@@ -88,8 +89,8 @@ class Text:
     shards: Shards
     config: Config
     protocol: dict  # of the record; "mask_rate": fraction of masked tokens, of encoders
-    # Stretches of text on which all lengths are evaluated: shard, offset of the
-    # first token, number of input tokens. Targets are one further.
+    # Stretches of text on which all lengths are evaluated: shard, offset
+    # of the first token, number of input tokens. Targets are one further.
     regions: list[tuple[int, int, int]]
 
 
@@ -182,9 +183,9 @@ def spread_regions(
 ) -> tuple[list[tuple[int, int, int]], int, int]:
     """Return regions, the number of possible starts, and that of documents.
 
-    At most `count` regions of `length` inputs, evenly spaced over starts that
-    are `step` apart in each shard or document. A document begins with the
-    end-of-text token.
+    At most `count` regions of `length` inputs, evenly spaced over starts
+    that are `step` apart in each shard or document. A document begins
+    with the end-of-text token.
     """
     pieces = []  # shard and starts, of a shard or a document
     for shard, tokens in enumerate(shards.tokens):
@@ -225,8 +226,9 @@ def list_windows(text: Text, length: int) -> list[Window]:
             offset = inputs - length
             windows.append(Window(shard, first + offset, length, targets, offset))
             continue
-        # The first window ends `stride` tokens into the region, if the shard has
-        # enough before it. Predictions before the region do not count.
+        # The first window ends `stride` tokens into the region, if the
+        # shard has enough before it. Predictions before the region do not
+        # count.
         start, counted_to = max(0, first + stride - length), first
         while counted_to < first + inputs:
             end = min(start + length, first + inputs)
@@ -242,8 +244,10 @@ def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
     """Return the loss at a context length, in nats per token, and perplexity.
 
     loss: mean over all predictions that count, summed in float64.
-    loss_se: its standard error over blocks of windows; None for one block.
-    blocks, block_tokens: mean loss and number of predictions of each block.
+    loss_se: its standard error over blocks of windows; None for one
+    block.
+    blocks, block_tokens: mean loss and number of predictions of each
+    block.
     by_position, by_offset (with --within_documents): see bin_positions.
     """
     windows = list_windows(text, length)
@@ -251,7 +255,8 @@ def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
     sums, curves = sum_losses(loaded, text, windows, length)
     mean = sums.sum() / counts.sum()
 
-    # Blocks of as many windows as overlap at a token are nearly independent.
+    # Blocks of as many windows as overlap at a token are nearly
+    # independent.
     overlapping = -(-length // (text.config.stride or length))
     if text.protocol["targets"]:
         overlapping = math.ceil(1 / (1 - text.protocol["overlap"]))

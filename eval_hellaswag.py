@@ -3,10 +3,11 @@
     python eval_hellaswag.py runs/cable runs/alibi                      # hub: 10,042 examples
     python eval_hellaswag.py runs/cable --source hellaswag_val.jsonl    # a file in the same format
 
-acc is the percentage of examples whose right ending, one of four, has the highest
-log-likelihood; acc_norm divides each by the ending's characters. Text, tokenization and
-scores follow lm-evaluation-harness (EleutherAI), task hellaswag, zero-shot. As there,
-contexts do not begin with <|endoftext|>, although documents did in training.
+acc is the percentage of examples whose right ending, one of four, has the
+highest log-likelihood; acc_norm divides each by the ending's characters.
+Text, tokenization and scores follow lm-evaluation-harness (EleutherAI),
+task hellaswag, zero-shot. As there, contexts do not begin with
+<|endoftext|>, although documents did in training.
 """
 
 import hashlib
@@ -111,8 +112,9 @@ def evaluate(loaded: runner.LoadedRun, examples: list[dict], config: Config) -> 
 def encode_pair(tokenizer, context: str, continuation: str) -> tuple[list, list]:
     """Return the tokens of a context and its continuation, as the harness does.
 
-    Spaces at the context's end belong to the continuation, whose tokens are
-    those of the whole text after as many as the context has by itself.
+    Spaces at the context's end belong to the continuation, whose tokens
+    are those of the whole text after as many as the context has by
+    itself.
     """
     tokens = tokenizer.encode(context.rstrip())
     return tokens, tokenizer.encode(context + continuation)[len(tokens) :]
@@ -121,8 +123,8 @@ def encode_pair(tokenizer, context: str, continuation: str) -> tuple[list, list]
 def log_likelihoods(loaded: runner.LoadedRun, pairs: list[tuple[list, list]]) -> np.ndarray:
     """Return log p(continuation | context) of each pair of tokens in nats, (B,) float64.
 
-    Longer sequences than the encoding supports keep their last tokens; raises
-    InputError for a continuation that is longer.
+    Longer sequences than the encoding supports keep their last tokens;
+    raises InputError for a continuation that is longer.
     """
     longest = loaded.model.max_context or cli.LONGEST_LENGTH  # inputs
     sequences = [torch.tensor((x + y)[-1 - max(longest, len(y)) :]) for x, y in pairs]

@@ -3,15 +3,16 @@
     python eval_receptive_field.py runs/quickstart/*
     python eval_receptive_field.py runs/medium/* --lengths 1x,4x --windows 500
 
-The cumulative normalized gradient of Chi et al. 2023, section 5.1: the loss of
-the last token is differentiated with respect to the token embeddings. Each
-token's fraction is the norm of its gradient over the sum of all norms. The
-receptive field is the smallest n such that the last n tokens hold more than 99%
-of the gradient.
+The cumulative normalized gradient of Chi et al. 2023, section 5.1: the
+loss of the last token is differentiated with respect to the token
+embeddings. Each token's fraction is the norm of its gradient over the sum
+of all norms. The receptive field is the smallest n such that the last n
+tokens hold more than 99% of the gradient.
 
-Everything is computed in float32: in bfloat16, a field of 24 tokens (`fox` at
-1,024 tokens of context) became 440. The texts are windows of the longest
-context, evenly spaced over the split. All contexts end with the same token.
+Everything is computed in float32: in bfloat16, a field of 24 tokens
+(`fox` at 1,024 tokens of context) became 440. The texts are windows of
+the longest context, evenly spaced over the split. All contexts end with
+the same token.
 """
 
 import math
@@ -75,8 +76,8 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
 def gradient_fractions(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
     """Return each token's fraction of the gradient of the last loss.
 
-    tokens: (B, T) int64. targets: (B,) int64, the tokens that follow. Returns
-    (B, T) float64; each row sums to 1.
+    tokens: (B, T) int64. targets: (B,) int64, the tokens that follow.
+    Returns (B, T) float64; each row sums to 1.
     """
     embeddings = []
 
@@ -96,8 +97,10 @@ def gradient_fractions(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
 def measure(loaded: LoadedRun, length: int, windows: Windows, numbers: np.ndarray) -> dict:
     """Return the receptive field at one context length.
 
-    receptive_field: in tokens, mean over the windows, with its standard error.
-    cumulative: the mean fraction ("share") of the gradient in the last tokens.
+    receptive_field: in tokens, mean over the windows, with its standard
+    error.
+    cumulative: the mean fraction ("share") of the gradient in the last
+    tokens.
     """
     model = loaded.model
     model.requires_grad_(False)

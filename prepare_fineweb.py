@@ -7,13 +7,14 @@
     python prepare_fineweb.py --pretokenized --shards 3  # kjj0/finewebedu10B-gpt2
     python prepare_fineweb.py --verify  # compare the shards with their hashes
 
-Rows are streamed from the hub in their order. The first shard is the split
-`val`, all others are `train`. The document at the border is cut there. An
-interrupted preparation is resumed by the same command. With a higher --shards,
-or without it, shards are added.
+Rows are streamed from the hub in their order. The first shard is the
+split `val`, all others are `train`. The document at the border is cut
+there. An interrupted preparation is resumed by the same command. With a
+higher --shards, or without it, shards are added.
 
---pretokenized downloads existing shards of the same format: `*_val_000000.bin`,
-`*_train_000001.bin`, and so on; from --dataset, if given.
+--pretokenized downloads existing shards of the same format:
+`*_val_000000.bin`, `*_train_000001.bin`, and so on; from --dataset, if
+given.
 """
 
 import contextlib
@@ -37,8 +38,8 @@ from text_data.tokenizer import GPT2_VOCABULARY, first_characters
 DATASET = "HuggingFaceFW/fineweb-edu"
 PRETOKENIZED = "kjj0/finewebedu10B-gpt2"
 SHARD_NAME = re.compile(r".+_(?P<split>train|val)_(?P<index>\d+)\.bin")
-# For bpe:N. English books, encyclopedias and technical documents have 4.1 to
-# 5.2 per word, punctuation or number, which tokens do not cross.
+# For bpe:N. English books, encyclopedias and technical documents have 4.1
+# to 5.2 per word, punctuation or number, which tokens do not cross.
 CHARACTERS_PER_TOKEN = 6
 
 
@@ -104,7 +105,8 @@ def tokenize_rows(config: Config) -> None:
     writer = preparation.add_writer("val", later_split="train", max_shards=config.shards)
     last = writer.shards[-1] if writer.shards else None
     if not writer.full and last and last["tokens"] == config.shard_tokens:
-        # A full last shard: it ended at --shards, not at the end of the text.
+        # A full last shard: it ended at --shards, not at the end of the
+        # text.
         preparation.meta.content["complete"] = False
 
     def documents():
@@ -119,8 +121,8 @@ def tokenize_rows(config: Config) -> None:
 def texts_after_val(texts: Iterator[str], shard_tokens: int) -> Iterator[str]:
     """Return the texts after the split `val`, to train a tokenizer on.
 
-    Where `val` ends depends on the tokenizer, so CHARACTERS_PER_TOKEN estimates
-    it.
+    Where `val` ends depends on the tokenizer, so CHARACTERS_PER_TOKEN
+    estimates it.
     """
     for _ in first_characters(texts, CHARACTERS_PER_TOKEN * shard_tokens):
         pass

@@ -7,12 +7,13 @@
     python prepare_text.py folder/ --out_dir data/mine --tokenizer bpe:4096  # trained
     python prepare_text.py --verify --out_dir data/mine  # compare with the hashes
 
-Sources are files or folders of plain text (UTF-8), .jsonl or .parquet (one
-document per row, also compressed). In folders, other files are skipped.
+Sources are files or folders of plain text (UTF-8), .jsonl or .parquet
+(one document per row, also compressed). In folders, other files are
+skipped.
 
-Every 20th document is held out for validation, or the last 20th of each file if
-there are fewer than 20 text files. --val names other validation text. An
-interrupted preparation is resumed by the same command.
+Every 20th document is held out for validation, or the last 20th of each
+file if there are fewer than 20 text files. --val names other validation
+text. An interrupted preparation is resumed by the same command.
 """
 
 import codecs
@@ -98,7 +99,8 @@ def skip_reason(path: Path, is_named: bool) -> str | None:
         return "markup: convert it to text, or pass the file by name"
     with open(path, "rb") as file:
         head = file.read(TEXT_CHECK_BYTES)
-    # Unless the whole file was read, its last character may be incomplete.
+    # Unless the whole file was read, its last character may be
+    # incomplete.
     whole = len(head) < TEXT_CHECK_BYTES
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)

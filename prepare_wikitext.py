@@ -5,11 +5,11 @@
     python prepare_wikitext.py --source wikitext-103-raw/  # wiki.{train,valid,test}.raw
     python prepare_wikitext.py --verify  # compare the shards with their hashes
 
-The text is exactly that of the original files, including the spaces of every
-line, also if it is read from the hub. An article starts at its title, a line
-` = Title = ` between blank lines, and ends before the next title. Only the blank
-line at the beginning of a file is left out. An interrupted preparation is
-resumed by the same command.
+The text is exactly that of the original files, including the spaces of
+every line, also if it is read from the hub. An article starts at its
+title, a line ` = Title = ` between blank lines, and ends before the next
+title. Only the blank line at the beginning of a file is left out. An
+interrupted preparation is resumed by the same command.
 """
 
 import functools
@@ -91,7 +91,8 @@ def main(argv=None):
 def find_splits(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each split that has some, by their names.
 
-    Raises InputError if there is none, or files of different kinds for a split.
+    Raises InputError if there is none, or files of different kinds for a
+    split.
     """
     found: dict[str, list[Path]] = {"train": [], "val": [], "test": []}
     for path in sorted(folder.glob("[!.]*")):
@@ -114,7 +115,8 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
 def read_articles(name: str, files, remedy: str):
     """Yield the text of each article of a split, as `text_sources.read_rows`.
 
-    A row is a line. A blank line is "" on the hub, " " in the files and here.
+    A row is a line. A blank line is "" on the hub, " " in the files and
+    here.
     """
     rows = text_sources.read_rows(name, "text", files, remedy=remedy)
     lines = (row.rstrip("\n") if row.strip() else " " for _, row in rows)

@@ -6,8 +6,8 @@
     python report.py results/bench/figure3.json --out_dir results/bench/figure3
 
 A file has one record or, with the suffix .jsonl, one in each line;
-FILE.jsonl:RUN: those of a run. Each table is written as Markdown (.md, with a
-caption) and CSV:
+FILE.jsonl:RUN: those of a run. Each table is written as Markdown (.md,
+with a caption) and CSV:
 
 perplexity       eval_extrapolation.py, with a plot. With --within_documents also
                  context_gain, what long context saves
@@ -18,27 +18,30 @@ losses           plot.py losses: final and mean training loss
 hellaswag        eval_hellaswag.py
 train, ...       bench.py: a table and a plot for each benchmark
 compare          bench.py compare: speed relative to other code
-training_lengths perplexity of runs of different training length, and their
+training_lengths perplexity of runs of different training length, and
+their
                  `bench.py train`
 
 Runs that differ only in their seed become one column, mean ± standard
-deviation. Runs that differ in more than encoding and seed are not compared,
-except in the settings of --may_differ. Each data set and each protocol gets its
-own table. --paper adds the numbers that a paper printed.
+deviation. Runs that differ in more than encoding and seed are not
+compared, except in the settings of --may_differ. Each data set and each
+protocol gets its own table. --paper adds the numbers that a paper
+printed.
 
 A verdict holds, fails or is not decided by the 95% interval of what was
-measured (docs/evaluation.md). Runs of fewer than 50 steps get no verdicts. All
-are printed, and written to verdicts.csv.
+measured (docs/evaluation.md). Runs of fewer than 50 steps get no
+verdicts. All are printed, and written to verdicts.csv.
 
     python report.py --index results --out_dir results
 
-writes an index page of the papers' claims, claims.md, from all verdicts.csv in
-a folder, with links to the tables.
+writes an index page of the papers' claims, claims.md, from all
+verdicts.csv in a folder, with links to the tables.
 
     python report.py --trend results/reproduction results/ladder/*/ \\
         --out_dir results/ladder
 
-writes trend.md and trend.png: the claims' effects by number of parameters.
+writes trend.md and trend.png: the claims' effects by number of
+parameters.
 
     python report.py --all --check
 

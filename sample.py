@@ -3,8 +3,8 @@
     python sample.py runs/quickstart/cable --prompt "def main(" --max_new_tokens 2000
     python sample.py runs/quickstart/cable --interactive true            # asks for prompts
 
-The text may be longer than the training length. The last line, on standard
-error, is the throughput.
+The text may be longer than the training length. The last line, on
+standard error, is the throughput.
 """
 
 import sys

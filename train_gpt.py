@@ -8,10 +8,10 @@
         --config configs/fineweb-edu_medium.yaml --pe cable --out_dir runs/cable
 
 Settings: the defaults below < the YAML file of --config < flags.
-runtime/run_folder.py describes the files of a run. The order of the data and
-the size of a step do not depend on the world size. SIGTERM and Ctrl-C save a
-checkpoint after the current step; --resume continues from it, and with a larger
---steps trains further. --list prints the encodings.
+runtime/run_folder.py describes the files of a run. The order of the data
+and the size of a step do not depend on the world size. SIGTERM and Ctrl-C
+save a checkpoint after the current step; --resume continues from it, and
+with a larger --steps trains further. --list prints the encodings.
 """
 
 import contextlib
@@ -45,7 +45,8 @@ SILENT_SECONDS = 5.0  # after which a line comes before the first one of log_eve
 def learning_rate(step: int, config: Config) -> float:
     """Return the learning rate: linear warmup to lr, decay to min_lr at `steps`.
 
-    cosine; wsd: constant, then linear over the last `decay_fraction` of steps.
+    cosine; wsd: constant, then linear over the last `decay_fraction` of
+    steps.
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
@@ -192,7 +193,8 @@ class Trainer:
         losses, data_seconds = [], 0.0
         for micro_step in range(self.accumulation_steps):
             start = time.perf_counter()
-            # sampler_state: after this step; the loader itself reads ahead.
+            # sampler_state: after this step; the loader itself reads
+            # ahead.
             _, *batch, self.sampler_state = next(self.batches)
             data_seconds += time.perf_counter() - start
             is_last = micro_step == self.accumulation_steps - 1
@@ -205,8 +207,9 @@ class Trainer:
     def forward_backward_step(self, batch: list[Tensor], is_last: bool) -> Tensor:
         """Add a micro-batch's gradients to those of the step; return its loss ().
 
-        batch: inputs and targets, (micro-batch, block_size) int64; an encoder's
-        masked positions. In the last backward pass the ranks average gradients.
+        batch: inputs and targets, (micro-batch, block_size) int64; an
+        encoder's masked positions. In the last backward pass the ranks
+        average gradients.
         """
         with contextlib.nullcontext() if is_last else self.no_sync():
             with self.autocast:
@@ -299,7 +302,8 @@ class Trainer:
         options |= {"is_writer": self.rank == 0, "logger": None if self.rank else logger}
         run = Run(Path(config.out_dir), settings.recorded(config), data, **options)
         checkpoint = run.find_checkpoint(config.resume, config.overridden)
-        # Also waits until no rank looks into the folder, which may change from here on.
+        # Also waits until no rank looks into the folder, which may change
+        # from here on.
         first, *others = self.processes.gather((run.step, shards.sha256, config.plugin))
         if any(other != first for other in others):
             raise InputError(

@@ -2,10 +2,10 @@
 
     ratio = perplexity_ratio([(entry, other), (entry_of_seed_2, other_of_seed_2)])
 
-docs/evaluation.md ("Verdicts") describes both, and how they are added. Widening
-a percentile interval by t / 1.96 * sqrt(n / (n - 1)), for n segments, is
-Hesterberg's "expanded percentile interval" (2015). Segments are at most 32; a
-single window is cut at bins of positions.
+docs/evaluation.md ("Verdicts") describes both, and how they are added.
+Widening a percentile interval by t / 1.96 * sqrt(n / (n - 1)), for n
+segments, is Hesterberg's "expanded percentile interval" (2015). Segments
+are at most 32; a single window is cut at bins of positions.
 """
 
 import math
@@ -75,9 +75,10 @@ def t_quantile(degrees: int) -> float:
 def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) -> Interval:
     """Return the ratio of two perplexities, first over second.
 
-    pairs: for each seed, entries of eval_extrapolation.py, of the same text if
-    `paired`. Entries without losses of blocks, or with different numbers of
-    predictions, are compared by standard errors. NaN or Inf: no interval.
+    pairs: for each seed, entries of eval_extrapolation.py, of the same
+    text if `paired`. Entries without losses of blocks, or with different
+    numbers of predictions, are compared by standard errors. NaN or Inf:
+    no interval.
     """
     differences = [first["loss"] - second["loss"] for first, second in pairs]
     if not np.isfinite(differences).all():
@@ -98,8 +99,9 @@ def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) ->
 def segment_losses(entries: Sequence[dict]) -> tuple[np.ndarray, np.ndarray] | None:
     """Return mean losses of segments, (entries, segments), and relative sizes.
 
-    Segments end where blocks of the entry with the fewest blocks end; others
-    count on both sides, in proportion. None for fewer than two blocks.
+    Segments end where blocks of the entry with the fewest blocks end;
+    others count on both sides, in proportion. None for fewer than two
+    blocks.
     """
     curves = [_cumulative_losses(entry) for entry in entries]
     fewest = min((bounds for bounds, _ in curves), key=len)
@@ -180,8 +182,8 @@ def mean_interval(values: Numbers, errors: Sequence[float | None], n: int) -> In
 def ratio_of_rounds(first: Numbers, second: Numbers = ()) -> Interval:
     """Return exp(mean of first - mean of second), with Welch's t interval.
 
-    They are logarithms from independent rounds; second = (): a mean of 0. No
-    interval for a single round.
+    They are logarithms from independent rounds; second = (): a mean of 0.
+    No interval for a single round.
     """
     samples = [np.asarray(sample, float) for sample in (first, second) if len(sample)]
     estimate = float(samples[0].mean() - (samples[1].mean() if len(samples) > 1 else 0))

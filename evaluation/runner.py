@@ -10,11 +10,12 @@ measurement:
 
     run_evaluation(config, plan)
 
-All runs are planned before anything is computed. Under torchrun every rank
-measures its part of the text, and rank 0 writes.
+All runs are planned before anything is computed. Under torchrun every
+rank measures its part of the text, and rank 0 writes.
 
-A record (docs/evaluation.md) is written after each length. Results with the
-same identity are kept, also those that other evaluations add meanwhile.
+A record (docs/evaluation.md) is written after each length. Results with
+the same identity are kept, also those that other evaluations add
+meanwhile.
 """
 
 import contextlib
@@ -163,7 +164,8 @@ def run_evaluation(
 ) -> None:
     """Evaluate every run of the config and print tables of the results.
 
-    plan_run(run, checkpoint, shards, config): returns a Plan for each record;
+    plan_run(run, checkpoint, shards, config): returns a Plan for each
+    record;
     raises InputError if it cannot be evaluated. causal: of load_model.
     """
     with evaluation_ranks(config) as ranks:
@@ -266,8 +268,8 @@ def record_path(run: str | Path, *parts: str) -> Path:
 def existing_record(path: Path, identity: dict) -> dict:
     """Return the record with this identity, or {}: it may be replaced.
 
-    Raises InputError if it is corrupt, or of another text or protocol: its
-    results would be lost.
+    Raises InputError if it is corrupt, or of another text or protocol:
+    its results would be lost.
     """
     if not path.exists():
         return {}
@@ -291,9 +293,9 @@ def update_record(
 ) -> dict:
     """Add missing lengths to the record at `path`; return it with `lengths`.
 
-    measure: returns the entry of a length; None if it is not supported. All
-    processes measure, rank 0 writes; None: this process alone. facts: further
-    values of the provenance. Raises InputError for NaN or Inf.
+    measure: returns the entry of a length; None if it is not supported.
+    All processes measure, rank 0 writes; None: this process alone. facts:
+    further values of the provenance. Raises InputError for NaN or Inf.
     """
     header = make_header(run, identity)
     processes = processes or distributed.Processes()

@@ -46,12 +46,13 @@ def generate(
 ) -> Iterator[dict[int, int]]:
     """Yield the new tokens of each step, {row: token}, of unfinished rows.
 
-    model: `prepare_generation` makes it faster. prompts: of at least one token.
+    model: `prepare_generation` makes it faster. prompts: of at least one
+    token.
     end_token: finishes a row; it is not yielded.
 
-    All rows advance together from the end of the shortest prompt; a row inside
-    of its prompt takes the prompt's token. When an encoding's longest context
-    is full, its second half is the start of a new one.
+    All rows advance together from the end of the shortest prompt; a row
+    inside of its prompt takes the prompt's token. When an encoding's
+    longest context is full, its second half is the start of a new one.
     """
     generator = torch.Generator(device).manual_seed(config.seed)
     prompt_lengths = [len(prompt) for prompt in prompts]
@@ -67,7 +68,8 @@ def generate(
     texts = torch.tensor(padded, device=device)  # (B, tokens); grows as it is filled
     first_new = torch.tensor(prompt_lengths, device=device)
     length = min(prompt_lengths)  # tokens known of every row
-    # the cache holds `cached` tokens of each row, from position `start` on
+    # the cache holds `cached` tokens of each row, from position `start`
+    # on
     start, cached = 0, 0
     cache = Cache(model, capacity)
     while running:
@@ -111,7 +113,8 @@ def sample_token(
 ) -> Tensor:
     """Return one token per row of logits (B, V) float32: (B,) int64.
 
-    Temperature applies first, then top_k, then top_p to what top_k leaves.
+    Temperature applies first, then top_k, then top_p to what top_k
+    leaves.
     """
     if config.temperature == 0:
         return logits.argmax(-1)
@@ -164,11 +167,13 @@ def can_pack(weight: Tensor) -> bool:
 def prepare_generation(model: GPT, dtype: torch.dtype, compile: bool = False) -> None:
     """Cast the weights of all matrix products for autocast to `dtype`.
 
-    Call it when the model is on its device; the model can then only generate.
-    On a CPU the product with one row reads all weights. In float32, those (out,
-    in) with out >= in are stored by columns, which halves its time. In
-    bfloat16, Linear layers of blocks become `PackedLinear`, unless the step is
-    compiled; the embedding, in which tokens are looked up, does not.
+    Call it when the model is on its device; the model can then only
+    generate.
+    On a CPU the product with one row reads all weights. In float32, those
+    (out, in) with out >= in are stored by columns, which halves its time.
+    In bfloat16, Linear layers of blocks become `PackedLinear`, unless the
+    step is compiled; the embedding, in which tokens are looked up, does
+    not.
     """
     cast_blocks(model, dtype)
     tables = {model.wte, model.output_layer}

@@ -1,7 +1,8 @@
 """Figures: line plots, a scatter plot of scores, matrices of biases.
 
-An encoding has the same color in every figure; the others are gray. Labels are
-at the right, connected with their lines. Plots are PNGs, written to a file.
+An encoding has the same color in every figure; the others are gray.
+Labels are at the right, connected with their lines. Plots are PNGs,
+written to a file.
 """
 
 import math
@@ -41,7 +42,8 @@ MASKED = "0.9"  # where a query does not attend to a key
 WIDTH = 8  # inches
 DPI = 150
 LABEL_HEIGHT = 0.17  # inches between two labels
-# Lines below this multiple of the lowest value at every length get a close-up.
+# Lines below this multiple of the lowest value at every length get a
+# close-up.
 CLOSE = 1.15
 MIN_CLOSE_LINES = 3
 MIN_FRACTION = 0.001  # of a gradient that is drawn
@@ -80,7 +82,8 @@ def by_length(
 ) -> None:
     """Plot each column's mean against context length, with error bands.
 
-    close_up: add a panel of the lines close to the lowest. options: of draw_lines.
+    close_up: add a panel of the lines close to the lowest. options: of
+    draw_lines.
     """
     lines = []
     for column in columns:
@@ -165,8 +168,8 @@ def speeds(result: dict, file) -> None:
 def scatter(points: list[Estimates], file, x_label: str, y_label: str, title: str) -> None:
     """Plot intervals as error bars, on logarithmic axes.
 
-    Triangles: x is above WIDEST times the lowest (printed with the label), or y
-    is below FLOOR.
+    Triangles: x is above WIDEST times the lowest (printed with the
+    label), or y is below FLOOR.
     """
     limit = WIDEST * min(x.estimate for _, x, _ in points)
     figure = new_figure(5, title)
@@ -277,8 +280,8 @@ def new_figure(height: float, title: str):
 def finish(axes, x_label: str, y_label: str, ends, x_base: int = 10) -> None:
     """Set labels, ticks and grid of a plot whose limits are final.
 
-    ends: (label, color, (x, y)) of lines, labeled at the right. x_base: of a
-    logarithmic scale.
+    ends: (label, color, (x, y)) of lines, labeled at the right. x_base:
+    of a logarithmic scale.
     """
     axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
     for axis, label, base in ((axes.xaxis, x_label, x_base), (axes.yaxis, y_label, 10)):

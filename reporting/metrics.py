@@ -70,7 +70,8 @@ class Metric:
     def caption(self, records: list[dict]) -> str:
         """Return what the numbers are, as Markdown: data, protocol, error.
 
-        template: filled with fields of data and protocol, {text}: the data set,
+        template: filled with fields of data and protocol, {text}: the
+        data set,
         {words}: the protocol, {tokens}: their number per length.
         """
         entries = entries_of(records)
@@ -146,8 +147,9 @@ def entries_of(records: list[dict]) -> list[dict]:
 def gain_records(records: list[dict]) -> list[dict]:
     """Return records of GAIN, of those with losses by position at two lengths.
 
-    eval_extrapolation.py --within_documents records such losses on the same
-    windows. An entry is the mean from half its position on, the first one from 0 on.
+    eval_extrapolation.py --within_documents records such losses on the
+    same windows. An entry is the mean from half its position on, the
+    first one from 0 on.
     """
     found = []
     for record in records:

@@ -27,9 +27,9 @@ def length_table(
 ) -> Table:
     """Return a table with a row per length: mean ± deviation over seeds.
 
-    A wide table is transposed, shows the largest deviation, and omits lengths
-    near others. best: min or max, of the values in bold, with all that print
-    alike; None: no bold. marks: printed after the values.
+    A wide table is transposed, shows the largest deviation, and omits
+    lengths near others. best: min or max, of the values in bold, with all
+    that print alike; None: no bold. marks: printed after the values.
     """
     lengths = all_lengths(columns)
     is_wide = len(columns) >= MAX_COLUMNS
@@ -244,9 +244,9 @@ def speed_sort_key(name: str) -> tuple:
 def comparison_table(record: dict) -> Table:
     """Return the table of `bench.py compare`: a row per task and other code.
 
-    Speeds are medians. The ratio is the geometric mean over rounds, with its
-    interval. Of peak: median of our FLOP/s relative to a matrix product in the
-    same round; a task without FLOPs has none.
+    Speeds are medians. The ratio is the geometric mean over rounds, with
+    its interval. Of peak: median of our FLOP/s relative to a matrix
+    product in the same round; a task without FLOPs has none.
     """
     result, rows = record["compare"], []
     for row in result["rows"]:

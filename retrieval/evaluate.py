@@ -4,9 +4,9 @@
     python -m retrieval.evaluate runs/retrieval/*  # English MLDR
     python -m retrieval.evaluate runs/retrieval/cable --data data/mine --lengths 1x,4x,16x
 
-Queries and documents are truncated to each length, and documents are ranked by
-cosine similarity. The metric is the mean nDCG@10 over the queries, in percent
-(CABLE, table 3). retrieval/tasks.py describes --data.
+Queries and documents are truncated to each length, and documents are
+ranked by cosine similarity. The metric is the mean nDCG@10 over the
+queries, in percent (CABLE, table 3). retrieval/tasks.py describes --data.
 """
 
 import math
@@ -76,7 +76,8 @@ def main(argv=None):
 def plan(run: str, settings: dict, config: Config) -> tuple[list[int], float, dict]:
     """Return the lengths, the longest that is supported, and its identity.
 
-    settings: of its network. Raises InputError without a fine-tuning record.
+    settings: of its network. Raises InputError without a fine-tuning
+    record.
     """
     remedy = "pass a folder that retrieval.finetune wrote"
     record = read_json(Path(run) / "finetune.json", remedy, record_schema.FINETUNING)

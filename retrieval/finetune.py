@@ -6,15 +6,16 @@
     python -m retrieval.finetune exported/cable --data triplets.jsonl --out_dir runs/retrieval/mine
     python -m retrieval.evaluate runs/retrieval/cable
 
-The recipe is that of the CABLE paper (section 5.5), with ModernBERT's settings
-where the paper prints none (docs/retrieval.md). sentence-transformers trains it.
-The loss of a query is the cross-entropy of its passage among all passages and
-hard negatives of the batch, with 20 times the cosine similarity as logits.
-Pooling, the mean over the last layer's tokens, is our choice.
+The recipe is that of the CABLE paper (section 5.5), with ModernBERT's
+settings where the paper prints none (docs/retrieval.md).
+sentence-transformers trains it. The loss of a query is the cross-entropy
+of its passage among all passages and hard negatives of the batch, with 20
+times the cosine similarity as logits. Pooling, the mean over the last
+layer's tokens, is our choice.
 
-The output folder is a sentence-transformers model with a record, finetune.json,
-of settings and losses. --resume continues from the newest complete checkpoint
-in checkpoints/, removed at the end.
+The output folder is a sentence-transformers model with a record,
+finetune.json, of settings and losses. --resume continues from the newest
+complete checkpoint in checkpoints/, removed at the end.
 """
 
 import dataclasses
@@ -40,7 +41,8 @@ HUB = {
     "name": "triplet-hard",
     "split": "train",
 }
-# ModernBERT's recipe holds these rows out, and shuffles the others with this seed.
+# ModernBERT's recipe holds these rows out, and shuffles the others with
+# this seed.
 HELD_OUT = 1000
 SHUFFLE_SEED = 12
 COLUMNS = ("query", "positive", "negative")
@@ -147,8 +149,8 @@ def main(argv=None):
 def find_record(out: Path, config: Config) -> dict:
     """Return the record of the fine-tuning in a folder, or {}.
 
-    It has "losses" if that is finished. Raises InputError for another one,
-    other files, or without --resume.
+    It has "losses" if that is finished. Raises InputError for another
+    one, other files, or without --resume.
     """
     if not (out / RECORD).exists():
         if out.is_dir() and any(out.iterdir()):

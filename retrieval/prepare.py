@@ -9,10 +9,12 @@
 This is the inverse cloze task (Lee et al. 2019, section 4): a query is a
 sentence, and the relevant document is the text that it was removed from.
 
-The task (layout: retrieval/tasks.py) is made from the split `val`: documents of
---length characters, and queries from any position in some of them. Triplets are
-made from `train`: passages of --passage characters, with another passage of the
-same document as the negative. MS MARCO and MLDR do not need this program.
+The task (layout: retrieval/tasks.py) is made from the split `val`:
+documents of
+--length characters, and queries from any position in some of them.
+Triplets are made from `train`: passages of --passage characters, with
+another passage of the same document as the negative. MS MARCO and MLDR do
+not need this program.
 """
 
 import itertools
@@ -92,13 +94,15 @@ class SplitText:
     def __init__(self, shards: Shards, generator: np.random.Generator):
         self.shards, self.generator = shards, generator
         self.tokenizer = load_tokenizer(shards.tokenizer, shards.folder)
-        # shard, offset of the first token and after the last of each document
+        # shard, offset of the first token and after the last of each
+        # document
         self.spans = []
         for shard, tokens in enumerate(shards.tokens):
             starts = np.flatnonzero(tokens[:] == self.tokenizer.eot)
             for start, end in itertools.pairwise([*starts, len(tokens)]):
                 self.spans.append((shard, int(start) + 1, int(end)))
-        # Tokens of each document; float64, to draw documents by their size.
+        # Tokens of each document; float64, to draw documents by their
+        # size.
         sizes = [end - start for _, start, end in self.spans]
         self.sizes = np.array(sizes, dtype=np.float64)
 

@@ -106,8 +106,8 @@ def load_checkpoint(
     memory: reading the settings alone takes none.
 
     causal: True accepts decoders only, False encoders only, None both.
-    check_plugins: require the run's plugins. Raises InputError if there is no
-    checkpoint, or if it is corrupt or in another format.
+    check_plugins: require the run's plugins. Raises InputError if there
+    is no checkpoint, or if it is corrupt or in another format.
     """
     path = checkpoint_path(run)
     checkpoint, sha256 = _read(path)

@@ -1,8 +1,9 @@
 """Command line: settings from YAML files and flags, and one-line errors.
 
-A program's settings are a dataclass: its defaults < YAML files (--config) <
-flags. `parse` checks names, types and limits, the program checks meanings, and
-`run` prints problems. Programs with a field `plugin` accept --plugin FILE.
+A program's settings are a dataclass: its defaults < YAML files (--config)
+< flags. `parse` checks names, types and limits, the program checks
+meanings, and `run` prints problems. Programs with a field `plugin` accept
+--plugin FILE.
 """
 
 import argparse
@@ -52,10 +53,12 @@ def parse(
 ):
     """Return settings: defaults < `inherit` < --config FILE < flags.
 
-    config_class: a dataclass with a docstring under each field. argv: None:
+    config_class: a dataclass with a docstring under each field. argv:
+    None:
     sys.argv. positional: (name, help) of the field for words without a flag.
-    inherit: function of all values and of given names; returns what replaces
-    defaults. Raises InputError for all unknown names, then all invalid values.
+    inherit: function of all values and of given names; returns what
+    replaces defaults. Raises InputError for all unknown names, then all
+    invalid values.
     """
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     argv = sys.argv[1:] if argv is None else argv
@@ -157,9 +160,9 @@ def limited(default, minimum: float | None = None, maximum: float | None = None)
 def convert(value, field: dataclasses.Field) -> Any:
     """Return a flag's text, or a value of a file, as the type of a setting.
 
-    Raises InputError for other types, NaN, Inf, numbers outside of the limits
-    (`limited`, `LARGEST`), text that cannot be a file name or be printed, and
-    empty text unless that is the default.
+    Raises InputError for other types, NaN, Inf, numbers outside of the
+    limits (`limited`, `LARGEST`), text that cannot be a file name or be
+    printed, and empty text unless that is the default.
     """
     kind: Any = field.type
     if value == "null" and types.NoneType in typing.get_args(kind):
@@ -271,9 +274,10 @@ def parse_lengths(text: str, block_size: int) -> list[int]:
 def run(main) -> None:
     """Run a program and turn exceptions into exit statuses.
 
-    InputError, an exception in a plugin, an unusable file, too little memory, a
-    missing package: one line per problem, status 2. Ctrl-C: 130. A closed pipe,
-    as of `| head`: 1. Other exceptions are bugs: a traceback.
+    InputError, an exception in a plugin, an unusable file, too little
+    memory, a missing package: one line per problem, status 2. Ctrl-C:
+    130. A closed pipe, as of `| head`: 1. Other exceptions are bugs: a
+    traceback.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # texts on a console without UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")

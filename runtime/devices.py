@@ -19,8 +19,8 @@ import torch
 
 from errors import InputError
 
-# Peak TFLOP/s of dense bfloat16 products (else float16) with float32 sums, from
-# the vendors' data sheets.
+# Peak TFLOP/s of dense bfloat16 products (else float16) with float32
+# sums, from the vendors' data sheets.
 PEAK_TFLOPS = {
     "B200": 2250,
     "H100 PCIe": 756,
@@ -51,10 +51,10 @@ def select_device(
 ) -> tuple[torch.device, torch.dtype]:
     """Return the device and the dtype of matrix products; print both.
 
-    Also configures the backends. device: auto, cpu, cuda or cuda:N. dtype: auto
-    or PyTorch's name; auto is bfloat16 if in hardware, else float16 on a GPU,
-    float32 on a CPU. local_rank: the GPU, with several processes. Raises
-    InputError for a device that does not exist.
+    Also configures the backends. device: auto, cpu, cuda or cuda:N.
+    dtype: auto or PyTorch's name; auto is bfloat16 if in hardware, else
+    float16 on a GPU, float32 on a CPU. local_rank: the GPU, with several
+    processes. Raises InputError for a device that does not exist.
     """
     count = torch.cuda.device_count()
     name = ("cuda" if count else "cpu") if device == "auto" else device
@@ -175,8 +175,8 @@ def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> No
 def peak_flops(name: str, dtype: torch.dtype = torch.bfloat16) -> float | None:
     """Return the peak FLOP/s of a device, or None if it is unknown.
 
-    name: of a GPU, or from `describe`; the first key of PEAK_TFLOPS whose words
-    are all in it counts.
+    name: of a GPU, or from `describe`; the first key of PEAK_TFLOPS whose
+    words are all in it counts.
     """
     words = {*re.split(r"[^\w]+", name)}
     found = [peak for known, peak in PEAK_TFLOPS.items() if words >= {*known.split()}]

@@ -25,8 +25,10 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)  # of flock on a file system without lo
 def atomic(path: str | Path):
     """Open `path` for writing bytes, atomically.
 
-    The block writes to a temporary file, synced to disk and renamed at the end:
-    a crash leaves the old file or the new one. Raises InputError (`writing`).
+    The block writes to a temporary file, synced to disk and renamed at
+    the end:
+    a crash leaves the old file or the new one. Raises InputError
+    (`writing`).
     """
     path = Path(path)
     with writing(path):
@@ -97,9 +99,11 @@ def atomic_folder(path: str | Path):
 def locked(path: str | Path):
     """Wait until no other process is in such a block for `path`; then run it.
 
-    Read, change and write `path` in the block; readers need no lock (`atomic`).
+    Read, change and write `path` in the block; readers need no lock
+    (`atomic`).
     The lock is on a hidden file; one that a killed process leaves locks nothing.
-    Without effect on a file system without locks. Raises InputError (`writing`).
+    Without effect on a file system without locks. Raises InputError
+    (`writing`).
     """
     import filelock  # takes 40 ms, and most programs lock nothing
 
@@ -149,8 +153,8 @@ def write_json(path: str | Path, value) -> None:
 def read_json(path: str | Path, remedy: str, schema=None):
     """Return the JSON value in `path`.
 
-    schema: its type (schema.py); None: any. Raises InputError, ending with
-    `remedy`, for a missing or corrupt file and a value of another type.
+    schema: its type (schema.py); None: any. Raises InputError, ending
+    with `remedy`, for a missing or corrupt file and a value of another type.
     """
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))

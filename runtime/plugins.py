@@ -4,8 +4,8 @@
     plugins_of(config.encodings)               # the plugins that define them
     check_loaded(checkpoint["config"], run)    # raise unless those are loaded
 
-Only files passed as --plugin are imported. A run records name and SHA-256 of
-its plugins, and its folder has copies.
+Only files passed as --plugin are imported. A run records name and SHA-256
+of its plugins, and its folder has copies.
 """
 
 import hashlib
@@ -41,8 +41,9 @@ class Plugin:
 def load_plugin(path: str | Path) -> Plugin:
     """Import a file and return the plugin; its encodings are registered.
 
-    The same file is imported once. Raises OSError if it cannot be read, InputError
-    if it cannot be imported, has no encoding with `names`, or uses one that is taken.
+    The same file is imported once. Raises OSError if it cannot be read,
+    InputError if it cannot be imported, has no encoding with `names`, or
+    uses one that is taken.
     """
     path = Path(path)
     source = path.read_bytes()

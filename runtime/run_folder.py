@@ -48,7 +48,8 @@ ALREADY = "{} already contains a run: use another --out_dir, or --resume to cont
 class Run:
     """A training run's folder: find a checkpoint, then lock, log and save.
 
-    A checkpoint's config also has `init_steps`, the trained_steps of --init_from,
+    A checkpoint's config also has `init_steps`, the trained_steps of
+    --init_from,
     and `changes`, one for each resume with other settings: {"step": 6,
     "settings": {"steps": [6, 12]}} for 12 steps instead of 6.
     """
@@ -69,8 +70,9 @@ class Run:
     ) -> dict | None:
         """Return the content of the newest checkpoint, or None for a new run.
 
-        override: settings that may differ. Raises InputError if the folder has
-        another run, or any and `resume` is False, or a corrupt checkpoint.
+        override: settings that may differ. Raises InputError if the
+        folder has another run, or any and `resume` is False, or a corrupt
+        checkpoint.
         """
         paths = checkpoints.list_checkpoints(self.folder)
         if not resume and (paths or any((self.folder / x).exists() for x in (CONFIG, LOG))):
@@ -110,8 +112,8 @@ class Run:
     def start(self, device: torch.device, init_steps: int | None = None, **facts) -> None:
         """Lock the folder, write the config, and open the log with "start".
 
-        facts: further values of that record. Raises InputError if the folder is
-        locked or cannot be written.
+        facts: further values of that record. Raises InputError if the
+        folder is locked or cannot be written.
         """
         if init_steps is not None:
             self.init_steps = init_steps
@@ -163,8 +165,8 @@ class Run:
     def save(self, **checkpoint) -> None:
         """Write a checkpoint, then remove all but the newest `keep`.
 
-        checkpoint: CONTENT without format, config and data. Raises InputError
-        if it cannot be written; the earlier checkpoints then stay.
+        checkpoint: CONTENT without format, config and data. Raises
+        InputError if it cannot be written; the earlier checkpoints then stay.
         """
         if not self.is_writer:
             return

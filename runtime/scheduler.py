@@ -3,9 +3,9 @@
     scheduler = Scheduler(jobs, Path("runs/full/table4/logs"), side_by_side="auto")
     status = scheduler.run()
 
-A job runs on all GPUs (torchrun); side by side, each has one GPU or its part of
-the cores (OMP_NUM_THREADS). Jobs start in their order once those that they need
-are done. A report runs again for new records.
+A job runs on all GPUs (torchrun); side by side, each has one GPU or its
+part of the cores (OMP_NUM_THREADS). Jobs start in their order once those
+that they need are done. A report runs again for new records.
 """
 
 import contextlib

@@ -3,8 +3,8 @@
     point = fields({"step": Count, "loss?": Number | None})
     find_mismatch([{"step": -1}], list[point])  # "expected int >= 0 at …"
 
-1.0 is no integer, True is no number, and a number with a range is neither NaN
-nor, with two ends, Inf. This module does not import PyTorch.
+1.0 is no integer, True is no number, and a number with a range is neither
+NaN nor, with two ends, Inf. This module does not import PyTorch.
 """
 
 from typing import Annotated, Any

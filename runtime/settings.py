@@ -7,8 +7,8 @@ MAY_CHANGE_ON_RESUME = {
     *("attention", "micro_batch", "activation_checkpointing"),
     *("device", "dtype", "compile", "deterministic"),
 }
-# Settings that --override may change on resume. All others define the network
-# or the data.
+# Settings that --override may change on resume. All others define the
+# network or the data.
 MAY_BE_OVERRIDDEN = {
     *("steps", "tokens_per_step", "lr", "min_lr", "warmup_steps", "beta1", "beta2"),
     *("schedule", "decay_fraction", "weight_decay", "grad_clip", "mask_rate"),

@@ -187,9 +187,7 @@ def same(field: str, records: Iterable[dict]) -> Any:
     """Return the field that all records share; InputError if they differ."""
     first, *others = [record[field] for record in records]
     if any(value != first for value in others):
-        raise InputError(
-            f"the runs differ in {field}: remove those that are not by score.sh"
-        )
+        raise InputError(f"the runs differ in {field}: remove those of others")
     return first
 
 

@@ -7,8 +7,7 @@ All scores must have the same budget and text. Writes scores.md, a short table
 of the best and the references, scores.csv, with all encodings and intervals,
 and scores.png, perplexity against recall of text at 16 times the training
 length. --runs writes the score file of each encoding to --out_dir and prints its
-card: its row of the table, next to the references there, and the verdicts on the
-criterion (scores/criterion.py).
+card: its row of the table and the verdicts on the criterion (scores/criterion.py).
 """
 
 from dataclasses import dataclass, field

@@ -84,8 +84,8 @@ class MaskedWindows(Windows):
 def read_windows(shards: Shards, positions, length: int) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of windows, two (n, length) int64 tensors.
 
-    positions: n pairs (shard, offset of the first token). Raises InputError for
-    a token outside the vocabulary.
+    positions: n pairs (shard, offset of the first token). Raises
+    InputError for a token outside the vocabulary.
     """
     positions = list(positions)
     for shard, offset in positions:  # a network disk then serves all windows at once
@@ -115,9 +115,9 @@ def read_masked_windows(
     """Return inputs (n, length), targets and masked positions (n, t), int64.
 
     Of t = masked_count(length, rate) random tokens per window, 80% become
-    <|mask|> (the first id after the vocabulary), 10% a random token, 10% stay
-    (Devlin et al. 2019, section 3.1). They depend only on mask_seed and the
-    window's position. Other arguments and errors: `read_windows`.
+    <|mask|> (the first id after the vocabulary), 10% a random token, 10%
+    stay (Devlin et al. 2019, section 3.1). They depend only on mask_seed
+    and the window's position. Other arguments and errors: `read_windows`.
     """
     positions = list(positions)
     tokens, _ = read_windows(shards, positions, length)
@@ -139,8 +139,8 @@ def read_masked_windows(
 class Sampler:
     """The order of training: a permutation of all windows per (seed, epoch).
 
-    Its state is `epoch` and `index` in it. Raises InputError for an index that
-    the data does not have.
+    Its state is `epoch` and `index` in it. Raises InputError for an index
+    that the data does not have.
     """
 
     def __init__(self, windows: int, seed: int, epoch: int = 0, index: int = 0):
@@ -184,9 +184,10 @@ def micro_batches(
 ):
     """Yield the micro-batches of one rank, without end.
 
-    A step takes the sampler's next `sequences` windows, each rank an equal,
-    contiguous part. Yields (window numbers, *tensors of `windows.batch`,
-    sampler state after the step as {"epoch": int, "index": int}).
+    A step takes the sampler's next `sequences` windows, each rank an
+    equal, contiguous part. Yields (window numbers, *tensors of
+    `windows.batch`, sampler state after the step as {"epoch": int,
+    "index": int}).
     """
     per_rank = sequences // world_size
     while True:

@@ -3,8 +3,8 @@
     data_set = PinnedDataset("HuggingFaceFW/fineweb-edu", "sample-10BT", None, remedy)
     folder = download_model("gpt2", ["config.json", "*.safetensors"], remedy)
 
-The clients repeat failed requests. `configure` gives each one a timeout, and
-refuses answers that are shorter than announced.
+The clients repeat failed requests. `configure` gives each one a timeout,
+and refuses answers that are shorter than announced.
 """
 
 import contextlib
@@ -54,7 +54,8 @@ class _LengthCheck:
 
     def __init__(self):
         self.error = http_library().RemoteProtocolError
-        # of large files, by the URL in the storage that the hub redirects to
+        # of large files, by the URL in the storage that the hub redirects
+        # to
         self.sizes = {}
 
     def __call__(self, response) -> None:
@@ -98,8 +99,9 @@ def find_dataset(repository: str, revision: str | None, remedy: str):
 class PinnedDataset:
     """A data set at one commit of the hub, or in a folder of the same layout.
 
-    revision: None: the newest. A resumed preparation sets `commit` to that of
-    its first run. source: what identifies the data set in meta.json.
+    revision: None: the newest. A resumed preparation sets `commit` to
+    that of its first run. source: what identifies the data set in
+    meta.json.
     """
 
     def __init__(self, repository: str, config: str, revision: str | None, remedy: str):
@@ -135,8 +137,9 @@ class PinnedDataset:
 def load_table(options: dict, revision: str | None = None):
     """Return a downloaded or cached datasets.Dataset, and its commit.
 
-    options: of datasets.load_dataset. revision: a commit; None: the newest, or
-    offline the cached one. Raises InputError if only another one is cached.
+    options: of datasets.load_dataset. revision: a commit; None: the
+    newest, or offline the cached one. Raises InputError if only another
+    one is cached.
     """
     import datasets
 

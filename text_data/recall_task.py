@@ -1,14 +1,15 @@
 """Recall task: sequences in which earlier tokens determine some later ones.
 
-Sequences consist of symbols, the token ids below SYMBOLS. docs/evaluation.md
-describes the kinds: passage, associative and periodic. The symbols of a passage,
-of the pairs or of a period differ and are not in the filler: each counted token
-followed the only earlier copy of its predecessor. Filler that is text has other
-symbols for its tokens in each sequence.
+Sequences consist of symbols, the token ids below SYMBOLS.
+docs/evaluation.md describes the kinds: passage, associative and periodic.
+The symbols of a passage, of the pairs or of a period differ and are not
+in the filler: each counted token followed the only earlier copy of its
+predecessor. Filler that is text has other symbols for its tokens in each
+sequence.
 
 There are no further tokens: with tied embeddings, those that are never
-predicted delay learning (`rope`: 350 steps, 900 with 320 embeddings). Sequences
-depend on the seed, the training step and the window that they replace.
+predicted delay learning (`rope`: 350 steps, 900 with 320 embeddings).
+Sequences depend on the seed, the training step and the window that they replace.
 """
 
 from dataclasses import dataclass
@@ -22,10 +23,12 @@ from text_data.data_loader import Windows
 from text_data.shards import VOCABULARY_MULTIPLE, Shards
 
 SYMBOLS = VOCABULARY_MULTIPLE
-# Loss terms of each sequence, a multiple of 6 and 8, which repeat if fewer count.
+# Loss terms of each sequence, a multiple of 6 and 8, which repeat if
+# fewer count.
 TARGETS = 48
-# Up to this fraction of training, all sequences are periodic; later, PERIODIC
-# of them. A network first learns to predict symbols that it has read, then which.
+# Up to this fraction of training, all sequences are periodic; later,
+# PERIODIC of them. A network first learns to predict symbols that it has
+# read, then which.
 CURRICULUM = 0.5
 PERIODIC = 0.5
 SHORTEST_PERIOD = 4
@@ -52,8 +55,8 @@ SHORTEST_LENGTH = 2 * max(task.tokens for task in TASKS)
 class RecallWindows(Windows):
     """Sequences of the recall task in place of windows of text.
 
-    sequences: of the whole training, for the curriculum. Raises InputError also
-    if a sequence is too short for the task.
+    sequences: of the whole training, for the curriculum. Raises
+    InputError also if a sequence is too short for the task.
     """
 
     def __init__(self, shards: Shards, length: int, sequences: int = 0):

@@ -3,14 +3,14 @@
     train = Shards("data/stdlib", "train")  # checked and opened
     train.tokens[0][:10]  # uint16, or uint32 for large vocabularies
 
-A data set is a folder with one file `{dataset}_{split}_{index:06d}.bin` per
-shard and `meta.json`; docs/data.md describes their format. A shard has 256 int32
-header words and then tokens, all little-endian. Every document starts with
-<|endoftext|>.
+A data set is a folder with one file `{dataset}_{split}_{index:06d}.bin`
+per shard and `meta.json`; docs/data.md describes their format. A shard
+has 256 int32 header words and then tokens, all little-endian. Every
+document starts with <|endoftext|>.
 
-`next` of a shard in meta.json is the document and its token that follow it,
-`mark` of a streamed source the document, file and row from which the next shard
-can be read.
+`next` of a shard in meta.json is the document and its token that follow
+it, `mark` of a streamed source the document, file and row from which the
+next shard can be read.
 """
 
 import contextlib
@@ -157,9 +157,10 @@ class ShardWriter:
 
     split: of the first shard. later_split: of the others; None: `split`.
 
-    Documents must come in the same order on every run. `start` is (document,
-    offset in it) of the first token that is not in a finished shard; `add`
-    skips earlier ones. Shards from a missing one on are written again.
+    Documents must come in the same order on every run. `start` is
+    (document, offset in it) of the first token that is not in a finished
+    shard; `add` skips earlier ones. Shards from a missing one on are
+    written again.
     """
 
     def __init__(
@@ -259,8 +260,8 @@ class Meta:
     """The meta.json of a data set in preparation; `content` is what it holds.
 
     description: dataset, tokenizer, vocab_size and source. files: the
-    tokenizer's, content by name. Raises InputError if the folder holds other
-    shards, or a data set with another description.
+    tokenizer's, content by name. Raises InputError if the folder holds
+    other shards, or a data set with another description.
     """
 
     def __init__(
@@ -324,12 +325,12 @@ def same_tokenizer(first: str, second: str) -> bool:
 class Shards:
     """The shards of one split, opened after headers and sizes are checked.
 
-    verify: compare them with their SHA-256 in meta.json: "always", "never", or
-    "auto", which does up to AUTO_VERIFY_BYTES in all.
+    verify: compare them with their SHA-256 in meta.json: "always",
+    "never", or "auto", which does up to AUTO_VERIFY_BYTES in all.
 
-    Attributes: tokens (one TokenFile per shard), paths, total (of tokens),
-    vocab_size, tokenizer, meta (of meta.json), sha256 (over the shards'
-    hashes). Raises InputError for a missing, empty or changed shard.
+    Attributes: tokens (one TokenFile per shard), paths, total (of
+    tokens), vocab_size, tokenizer, meta (of meta.json), sha256 (over the
+    shards' hashes). Raises InputError for a missing, empty or changed shard.
     """
 
     def __init__(self, folder: str | Path, split: str, verify: str = "auto"):

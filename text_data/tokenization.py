@@ -51,11 +51,11 @@ class Settings:
 class Preparation:
     """A new or resumed preparation: its tokenizer, `Meta` and writers.
 
-    source: what the tokens are prepared from, JSON. texts: a function that
-    returns the text to train a tokenizer on. splits: those with a writer. A
-    resumed preparation uses the tokenizer and the commit of data_set stored in
-    out_dir. Writes nothing yet. Raises InputError if out_dir holds something
-    else or cannot be written.
+    source: what the tokens are prepared from, JSON. texts: a function
+    that returns the text to train a tokenizer on. splits: those with a
+    writer. A resumed preparation uses the tokenizer and the commit of
+    data_set stored in out_dir. Writes nothing yet. Raises InputError if
+    out_dir holds something else or cannot be written.
     """
 
     def __init__(

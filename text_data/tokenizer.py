@@ -6,9 +6,9 @@
 
 `run_tokenizer` returns the tokenizer of a trained model.
 
-Data sets and checkpoints store a tokenizer's name: bytes, gpt2, cl100k_base,
-hf:NAME@HASH or bpe:4096@HASH. The hash is that of tokenizer.json, stored next
-to the shards and in each run's folder.
+Data sets and checkpoints store a tokenizer's name: bytes, gpt2,
+cl100k_base, hf:NAME@HASH or bpe:4096@HASH. The hash is that of
+tokenizer.json, stored next to the shards and in each run's folder.
 """
 
 import codecs
@@ -42,8 +42,8 @@ BPE_VOCABULARIES = range(257, 10**6 + 1)  # at least the bytes and <|endoftext|>
 class Tokenizer:
     """Interface of all tokenizers.
 
-    vocab_size: the highest token id + 1. eot: the token at the start of each
-    document. files: to store with data sets, by name.
+    vocab_size: the highest token id + 1. eot: the token at the start of
+    each document. files: to store with data sets, by name.
     """
 
     name: str
@@ -125,8 +125,8 @@ class HuggingFaceTokenizer(Tokenizer):
     def from_backend(cls, description: str, backend, end: str = END_OF_TEXT):
         """Return the tokenizer of a tokenizers.Tokenizer.
 
-        end: the token at the start of each document, added if missing. Removes
-        BOS, EOS, padding, truncation and dropout.
+        end: the token at the start of each document, added if missing.
+        Removes BOS, EOS, padding, truncation and dropout.
         """
         backend.add_special_tokens([end])
         content = json.loads(backend.to_str())
@@ -167,8 +167,9 @@ class HuggingFaceTokenizer(Tokenizer):
 def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
     """Return the tokenizer `name`, as data sets and checkpoints store it.
 
-    folder: of tokenizer.json, for a name with a hash. Raises InputError for an
-    unknown name, a missing or changed file, or an unreachable vocabulary.
+    folder: of tokenizer.json, for a name with a hash. Raises InputError
+    for an unknown name, a missing or changed file, or an unreachable
+    vocabulary.
     """
     import tiktoken
 
@@ -242,8 +243,9 @@ def is_choice(choice: str, name: str) -> bool:
 def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     """Return a byte-level BPE with this vocabulary, trained on texts.
 
-    It splits text into words as GPT-2 does. The last token is <|endoftext|>. A
-    short text may give fewer tokens. Raises InputError if there is no text.
+    It splits text into words as GPT-2 does. The last token is
+    <|endoftext|>. A short text may give fewer tokens. Raises InputError
+    if there is no text.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

@@ -44,8 +44,8 @@ class StepMetrics:
     def reduce_losses(self, step: int, run: Run, scaler) -> Tensor:
         """Return the losses (steps,) since the last log line, means of all ranks.
 
-        step: taken so far. Raises InputError if a loss or gradient norm is NaN
-        or Inf; an enabled scaler skips steps with such norms.
+        step: taken so far. Raises InputError if a loss or gradient norm
+        is NaN or Inf; an enabled scaler skips steps with such norms.
         """
         losses = torch.stack([torch.stack(each.losses) for each in self.steps])
         losses = self.processes.sum(losses.mean(1)) / self.processes.world_size
@@ -136,7 +136,8 @@ def validation_values(
 ) -> tuple[dict, list[str]]:
     """Return the values of a validation and its console columns.
 
-    sums: of `validation_sums`. Raises InputError for a loss of NaN or Inf.
+    sums: of `validation_sums`. Raises InputError for a loss of NaN or
+    Inf.
     """
     check_finite(sums, f"the validation loss after step {step}", step, run)
     loss, accuracy = (sums / tokens).tolist()

@@ -7,9 +7,9 @@
         decaying["lr"] = lr / 3  # a group's own rate; without it --lr
         return torch.optim.SGD([decaying, others], lr=lr, momentum=betas[0])
 
-The schedule multiplies the "lr" of each group by one factor. A resumed run is
-bit-exact if all that changes is in the optimizer's `state`, in float32: PyTorch
-loads a state in the dtype of its parameter.
+The schedule multiplies the "lr" of each group by one factor. A resumed
+run is bit-exact if all that changes is in the optimizer's `state`, in
+float32: PyTorch loads a state in the dtype of its parameter.
 """
 
 import torch
@@ -42,8 +42,8 @@ class MuonAndAdamW(torch.optim.Optimizer):
 def muon(model, lr: float, betas: tuple[float, float], weight_decay: float):
     """Return Muon for the matrices of a GPT's blocks, AdamW for all else.
 
-    Updates have the size of AdamW's (Liu et al. 2025, arXiv 2502.16982), so
-    that one rate and weight decay suit both; the betas are AdamW's.
+    Updates have the size of AdamW's (Liu et al. 2025, arXiv 2502.16982),
+    so that one rate and weight decay suit both; the betas are AdamW's.
     """
     matrices = dict.fromkeys(x for x in model.h.parameters() if x.ndim == 2)
     groups = model.parameter_groups(weight_decay)

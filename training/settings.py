@@ -214,10 +214,11 @@ class Config:
 def inherit(values: dict, given: set[str]) -> dict:
     """Return the settings that the run of --init_from provides.
 
-    values: of all settings; given: names that flags and --config give. Provided
-    are others of the network's shape, block_size, attn_scale, objective,
-    encoding, and the data if its folder exists. A resumed run keeps its own.
-    Raises InputError without a checkpoint or the encoding's plugin.
+    values: of all settings; given: names that flags and --config give.
+    Provided are others of the network's shape, block_size, attn_scale,
+    objective, encoding, and the data if its folder exists. A resumed run
+    keeps its own. Raises InputError without a checkpoint or the
+    encoding's plugin.
     """
     names = {*SHAPE, "block_size", "attn_scale", "objective", "pe", "data"} - given
     if given & {"size", "block"}:

@@ -1,7 +1,8 @@
 """Verdicts on claims, from columns of every kind.
 
-Most claims compare an encoding with itself at another length, or with others at
-the same lengths: `_compare`. Others are on runs of several training lengths.
+Most claims compare an encoding with itself at another length, or with
+others at the same lengths: `_compare`. Others are on runs of several
+training lengths.
 """
 
 import itertools
@@ -38,7 +39,8 @@ from reporting.columns import Column, dataset_of, group_by_protocol, make_column
 from reporting.paper import SANDWICH, Printed, has_same_targets
 
 FAR = FAR_MULTIPLES[0]
-# An encoding of another paper, and the name of the same encoding in version 1.
+# An encoding of another paper, and the name of the same encoding in
+# version 1.
 CLAIMED_AS = {"fox": "cable-v1"}
 ALIBI_SLOPES = "alibi-shift with scaled slopes"  # an encoding: see `_claimed_names`
 SANDWICH_LENGTH = 512  # training length of the Sandwich paper
@@ -50,7 +52,8 @@ SMALLEST = {  # multiple of the training length
 # Printed for another encoding relative to the claim's.
 OTHERS_FIRST = ("perplexity", "accuracy", "training loss", "final training loss")
 SIZES = ("small", "medium")  # of the papers' statements on speed
-# Scripts divide the paper's lengths by these, and use networks of other sizes.
+# Scripts divide the paper's lengths by these, and use networks of other
+# sizes.
 SCALES = (1, 4, 32)
 
 Measured = Iterator[tuple[Claim, Comparisons]]
@@ -61,8 +64,8 @@ def judge_perplexity(
 ) -> list[Verdict]:
     """Return verdicts on decoders.
 
-    Claims of the Sandwich paper are judged by its protocol only, those on its
-    marks if the table with them is `printed`.
+    Claims of the Sandwich paper are judged by its protocol only, those on
+    its marks if the table with them is `printed`.
     """
     first = columns[0].records[0]  # all columns have one protocol
     if "objective" in first:
@@ -118,7 +121,8 @@ def judge_speed(benchmark: str, result: dict) -> list[Verdict]:
 def judge_training_lengths(columns: list[Column], speeds: list[dict]) -> list[Verdict]:
     """Return verdicts on pairs of runs of different training lengths.
 
-    columns: of perplexity; speeds: results of the benchmark train of bench.py.
+    columns: of perplexity; speeds: results of the benchmark train of
+    bench.py.
     """
     return _judge(_rows("shorter_training"), _shorter_training, columns, speeds)
 
@@ -128,8 +132,8 @@ def judge_receptive_fields(
 ) -> list[Verdict]:
     """Return verdicts on sliding windows (Sandwich, section 5).
 
-    columns: of receptive fields; perplexities: columns of perplexity. The first
-    one of the same model that was evaluated far enough counts.
+    columns: of receptive fields; perplexities: columns of perplexity. The
+    first one of the same model that was evaluated far enough counts.
     """
     shorter, longer = _rows("windows")
     verdicts = []
@@ -178,8 +182,8 @@ def _judge_models(claims: list[Claim], columns: list[Column]) -> list[Verdict]:
 def _compare(claim: Claim, model: list[Column], columns: list[Column]) -> Measured:
     """Compare an encoding with the others that were measured, or with itself at 1x.
 
-    model: columns of one size and training length. If it has none of the others,
-    those of other models are not comparable.
+    model: columns of one size and training length. If it has none of the
+    others, those of other models are not comparable.
     """
     record, first = model[0].records[0], _first(model)
     is_of_data = not claim.datasets or dataset_of(record) in claim.datasets
@@ -214,8 +218,8 @@ def _compare(claim: Claim, model: list[Column], columns: list[Column]) -> Measur
 def _claimed_names(column: Column) -> list[str]:
     """Return the names of an encoding in claims.
 
-    ALIBI_SLOPES: the shift that scales ALiBi's slopes with the training length,
-    as in scripts/sandwich_table1_2_4.sh.
+    ALIBI_SLOPES: the shift that scales ALiBi's slopes with the training
+    length, as in scripts/sandwich_table1_2_4.sh.
     """
     shift = min(0, round(math.log2(column.trained_at / SANDWICH_LENGTH)))
     is_scaled = column.pe == f"alibi-shift:shift={shift}"
@@ -231,8 +235,9 @@ def _first(columns: list[Column]) -> dict[str, Column]:
 def _multiples(claim: Claim, columns: list[Column]) -> list[float]:
     """Return the multiples of the training length of a comparison, ascending.
 
-    FAR is the first of FAR_MULTIPLES that was measured. "Every length" of a
-    perplexity ends there: figure1.sh evaluates up to 128 times the length.
+    FAR is the first of FAR_MULTIPLES that was measured. "Every length" of
+    a perplexity ends there: figure1.sh evaluates up to 128 times the
+    length.
     """
     measured = set()
     for column in columns:
@@ -322,8 +327,8 @@ def _shorter_training(claim: Claim, columns: list[Column], speeds: list[dict]) -
 def find_pairs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Iterator[Pair]:
     """Yield pairs of runs, at the paper's lengths or a scale of them.
 
-    At the paper's lengths they have its size and data set. Memory and time are
-    those of training steps with the same number of sequences.
+    At the paper's lengths they have its size and data set. Memory and
+    time are those of training steps with the same number of sequences.
     """
     names = (claim.encoding, *claim.others)
     measure = MEASURES[claim.quantity]

@@ -26,8 +26,10 @@ from reporting.formatting import (
 from reporting.paper import MARKS_REFERENCE, SPEED, TRAINING_LENGTHS, Printed
 from reporting.tables import Marks, marked
 
-# Columns of a paper's table next to ours; it does not name its HellaSwag metric.
-# Raw WikiText-2 and WikiText-103 have one test text, but two columns there.
+# Columns of a paper's table next to ours; it does not name its HellaSwag
+# metric.
+# Raw WikiText-2 and WikiText-103 have one test text, but two columns
+# there.
 PAPER_COLUMNS = {
     "acc_norm": {"paper": "hellaswag_acc"},
     "fineweb": {"paper (fineweb)": "fineweb10b_ppl"},
@@ -44,11 +46,12 @@ def paper_comparison(
 ) -> Table | None:
     """Return a table of our numbers and a paper's.
 
-    None if nothing overlaps. A row for each encoding; a cell is our number, in
-    parentheses the paper's. marks: of our numbers. In the paper's setting a cell
-    also has the relative difference. Otherwise both numbers are relative to the
-    training length, at equal multiples of it; in a table of several training
-    lengths, relative to its shortest context.
+    None if nothing overlaps. A row for each encoding; a cell is our
+    number, in parentheses the paper's. marks: of our numbers. In the
+    paper's setting a cell also has the relative difference. Otherwise
+    both numbers are relative to the training length, at equal multiples
+    of it; in a table of several training lengths, relative to its
+    shortest context.
     """
     columns = [column for column in columns if column.pe in paper.numbers]
     records = [record for column in columns for record in column.records]
@@ -88,7 +91,8 @@ def paper_comparison(
 def seed_marks(columns: list[Column], paper: Printed | None) -> tuple[Marks, str]:
     """Return marks of paired t-tests over seeds, and a sentence on them.
 
-    As in table 3 of the Sandwich paper, for its encodings, if all have two seeds.
+    As in table 3 of the Sandwich paper, for its encodings, if all have
+    two seeds.
     Columns with other settings than the reference have none.
     """
     numbers = paper.numbers if paper and paper.has_marks else ()
@@ -146,8 +150,8 @@ def _ratio(value: float | None, base: float | None) -> float | None:
 def paper_speeds(benchmark: str, result: dict, printed: Printed) -> Table | None:
     """Return a table of ratios of speed here and in a paper.
 
-    None if no ratio was measured. Ratios whose context a paper does not state, or
-    that was not measured, are next to each measured context.
+    None if no ratio was measured. Ratios whose context a paper does not
+    state, or that was not measured, are next to each measured context.
     """
     cells = [
         ["benchmark", "context", "speed of", "relative to", "here", "paper", "at context"]
@@ -177,7 +181,8 @@ def training_length_table(
 ) -> Table | None:
     """Return a table of runs of different training length.
 
-    None if columns hold no pair of a claim. printed: the paper's differences.
+    None if columns hold no pair of a claim. printed: the paper's
+    differences.
     """
     stated = printed.rows if printed and printed.metric == TRAINING_LENGTHS else []
     cells = [["quantity", "run", "", "baseline", "", "difference", "95% interval", "paper"]]

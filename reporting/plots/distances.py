@@ -4,12 +4,13 @@
     python plot.py distances sandwich sandwich:dimension=32 --out figure10.png
 
 Upper row: the bias B[i, j] of query token i (vertical) and key token j
-(horizontal) in the last of 12 heads. Lower panel: the bias by distance. --fit N
-fits a log(1 + d) + b to the first encoding at the N shortest distances d by
-least squares. Learnable encodings have their initial values.
+(horizontal) in the last of 12 heads. Lower panel: the bias by distance.
+--fit N
+fits a log(1 + d) + b to the first encoding at the N shortest distances d
+by least squares. Learnable encodings have their initial values.
 
-Figures 8 to 10 of the Sandwich paper: the last head has the compression ratio
-h = 8. The fitted curve is `sandwich-smoothed` there.
+Figures 8 to 10 of the Sandwich paper: the last head has the compression
+ratio h = 8. The fitted curve is `sandwich-smoothed` there.
 """
 
 from dataclasses import dataclass, field
@@ -76,7 +77,8 @@ def main(argv=None):
 def bias_by_distance(pe: str, context: int, heads: int, head: int) -> np.ndarray:
     """Return one head's bias at distances 0 to context - 1: (context,) float64.
 
-    Raises InputError for encodings whose bias is not of the distance alone.
+    Raises InputError for encodings whose bias is not of the distance
+    alone.
     """
     encoding = pe_spec.build(pe, heads, heads * CHANNELS_PER_HEAD, context, layers=1)[0]
     if not isinstance(unwrap(encoding), (posenc.DistanceBias, posenc.ALiBi)):

@@ -7,9 +7,9 @@ Runs are folders of train_gpt.py (log.jsonl) or retrieval.finetune
 (finetune.json). A point is the mean loss since the previous logged step.
 Figures 6 and 7 of the CABLE paper.
 
-Training losses of runs that differ only in encoding and seed are also written
-as a record next to the picture (losses.json). report.py makes a table of them,
-and judges the claims on encoders.
+Training losses of runs that differ only in encoding and seed are also
+written as a record next to the picture (losses.json). report.py makes a
+table of them, and judges the claims on encoders.
 """
 
 from dataclasses import dataclass, field
@@ -73,8 +73,8 @@ def main(argv=None):
 def read_run(run: Path) -> tuple[dict, tuple[str, str]]:
     """Return a run's fields of the record, and its setup.
 
-    setup: training, and in words what is equal for all seeds. Raises InputError
-    if a file is missing or corrupt, or has no losses.
+    setup: training, and in words what is equal for all seeds. Raises
+    InputError if a file is missing or corrupt, or has no losses.
     """
     path, tuned = run / run_folder.CONFIG, run / "finetune.json"
     finetuning = read_json(tuned, "fine-tune again", FINETUNING) if tuned.exists() else None

@@ -9,8 +9,9 @@ from posenc import ALiBi, frequencies
 class RoPEALiBiSwitch(ALiBi):
     """RoPE with the angles w_h pos 10000^(-2n/D) and the bias -w_h m_h d, w_h = sigmoid(8 s_h).
 
-    m are ALiBi's slopes. s, the switch, is learnable, one number per head, 0 at the start. A head
-    with w = 1 has both encodings, as in `rope+alibi`; a head with w = 0 has no position.
+    m are ALiBi's slopes. s, the switch, is learnable, one number per
+    head, 0 at the start. A head with w = 1 has both encodings, as in
+    `rope+alibi`; a head with w = 0 has no position.
     """
 
     names = ("rope-alibi-switch",)
