@@ -16,15 +16,17 @@ computes softmax(q k^T * scale + bias) v. `path` is the implementation:
             sliding windows, padding, fixed shapes and small biases. On a GPU
             this rounds the bias to the dtype of q.
 
-`register_path` adds others: "batched" (attention_cpu), "triton" and "flex".
+`register_path` adds others: "batched" (attention_cpu), "triton" and
+"flex".
 
-Precision of the sdpa path in bf16, whose numbers near 700 are 4 apart: each
-appended number is split into two bf16 parts, and each product of parts except
-the smallest gets its own columns. A term that is constant along a row (w = 1)
-cancels in the softmax, but is kept in training, because the gradients of a
-row's logits do not sum to exactly zero. Without gradients its columns hold a
-third part, which long texts need. The kernel still rounds the gradient of each
-token's S, and gates sum them.
+Precision of the sdpa path in bf16, whose numbers near 700 are 4 apart:
+each appended number is split into two bf16 parts, and each product of
+parts except the smallest gets its own columns. A term that is constant
+along a row (w = 1) cancels in the softmax, but is kept in training,
+because the gradients of a row's logits do not sum to exactly zero.
+Without gradients its columns hold a third part, which long texts need.
+The kernel still rounds the gradient of each token's S, and gates sum
+them.
 
 Legend: B batch, H heads, T queries, S keys, D head dimension.
 """
@@ -96,10 +98,12 @@ def accept(encoding: Encoding) -> None:
 class Path:
     """An implementation of attention; each layer has one.
 
-    compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv): as `attend`.
-    reason_against(encoding): why the path cannot compute it here, or None.
+    compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv): as
+    `attend`. reason_against(encoding): why the path cannot compute it
+    here, or None.
     fused: whether inference without a bias needs no mask.
-    fits(q, k, mask_spec): whether it computes a call, or else a general path.
+    fits(q, k, mask_spec): whether it computes a call, or else a general
+    path.
     """
 
     name: str
@@ -124,7 +128,8 @@ def make_mask_spec(
 def attention_mask(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> Tensor:
     """Return the attention mask, True where a query attends to a key.
 
-    q (B, H, T, D), k (B, H, S, D) -> (T, S) bool, or (B, 1, T, S) with lengths.
+    q (B, H, T, D), k (B, H, S, D) -> (T, S) bool, or (B, 1, T, S) with
+    lengths.
     """
     i, j = _token_indices(q, k, mask_spec)
     mask = i >= j if mask_spec.causal else (i >= 0).expand(-1, len(j))
@@ -166,14 +171,15 @@ def attend(
 ) -> Tensor:
     """Compute attention with the bias of an encoding.
 
-    q (B, H, T, D), k (B, G, S, D), v (B, G, S, E) -> (B, H, T, E), dtype of q.
+    q (B, H, T, D), k (B, G, S, D), v (B, G, S, E) -> (B, H, T, E), dtype
+    of q.
 
-    G divides H: consecutive heads share keys and values. E is D, unless the
-    encoding changes the width of q and k. path: from `resolve_path` for whole
-    texts without padding, else from `select_path`. mask_spec: None: the
-    encoding's. packed_qkv: (B, T, 3 C), of which q, k and v are views; the
-    Triton kernels return one gradient for it. The arithmetic has the dtype of k
-    and v (KV cache on a CPU).
+    G divides H: consecutive heads share keys and values. E is D, unless
+    the encoding changes the width of q and k. path: from `resolve_path`
+    for whole texts without padding, else from `select_path`. mask_spec:
+    None: the encoding's. packed_qkv: (B, T, 3 C), of which q, k and v are
+    views; the Triton kernels return one gradient for it. The arithmetic
+    has the dtype of k and v (KV cache on a CPU).
     """
     if k.dtype != q.dtype:
         with torch.autocast(q.device.type, enabled=False):  # it would cast all of k and v
@@ -188,8 +194,9 @@ def select_path(
 ) -> Path:
     """Return the path of one call of a layer that has `path`.
 
-    In training it is `path`, if it fits and there is no padding; for inference
-    MASKED, if `path` does not know the mask, or the bias is small.
+    In training it is `path`, if it fits and there is no padding; for
+    inference MASKED, if `path` does not know the mask, or the bias is
+    small.
     """
     encoding, q_features, k_features = bias_inputs
     if path.fits is not None and not path.fits(q, k, mask_spec):
@@ -267,11 +274,8 @@ def _chunks(q, k, v, bias_inputs, mask_spec):
     encoding, q_features, k_features = bias_inputs
     B, H, T, _ = q.shape
     S = k.size(2)
-    causal, window_size, lengths = (
-        mask_spec.causal,
-        mask_spec.window_size,
-        mask_spec.lengths,
-    )
+    causal, window_size = mask_spec.causal, mask_spec.window_size
+    reach, lengths = window_size or S, mask_spec.lengths
     elements = CHUNK_ELEMENTS * (GPU_CHUNK_FACTOR if q.is_cuda else 1)
     if encoding.logits_transform is not None:
         elements //= FULL_ROW_FACTOR
@@ -279,7 +283,6 @@ def _chunks(q, k, v, bias_inputs, mask_spec):
     for start in range(0, T, rows_per_chunk):
         stop = min(start + rows_per_chunk, T)
         first_query, end_query = S - T + start, S - T + stop
-        reach = window_size or S
         first_key = max(0, first_query - reach + 1)
         end_key = end_query if causal else min(S, end_query + reach - 1)
         queries, keys = slice(start, stop), slice(first_key, end_key)
@@ -349,8 +352,8 @@ def bias_matrix(
 ) -> Tensor:
     """Return the bias of `queries` tokens from index `query_offset` on.
 
-    -> (B|1, H|1, T, S), dtype of the features, later keys included. A bias of
-    the distance is computed once for each distance.
+    -> (B|1, H|1, T, S), dtype of the features, later keys included. A
+    bias of the distance is computed once for each distance.
     """
     encoding, q_features, k_features = bias_inputs
     h = torch.arange(heads, device=k_features[0].device)
@@ -364,7 +367,8 @@ def bias_matrix(
     # of running features there are fewer
     keys = max(feature.size(2) for feature in k_features)
     last_query = query_offset + queries - 1
-    # Distances of the last query, then those that only earlier queries have.
+    # Distances of the last query, then those that only earlier queries
+    # have.
     d = last_query - torch.arange(keys + queries - 1, device=h.device)
     d = d.clamp(min=0) if encoding.causal else d
     line = encoding.distance_bias(d.to(k_features[0].dtype), h[:, None])
@@ -429,9 +433,10 @@ def sdpa(
 ) -> Tensor:
     """Compute attention without a bias by the fused kernel.
 
-    q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E). backend:
-    None: PyTorch selects it. Without gradients others may compute what it does
-    not support, since the third parts of columns widen q.
+    q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E).
+    backend:
+    None: PyTorch selects it. Without gradients others may compute what it
+    does not support, since the third parts of columns widen q.
     """
     if backend is not None:
         others = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -442,7 +447,8 @@ def sdpa(
     padding = mask_spec.lengths is not None
     if not padding and (q.size(2) == k.size(2) or not causal):
         return _scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
-    # is_causal aligns to the upper left: fewer queries than keys need a mask.
+    # is_causal aligns to the upper left: fewer queries than keys need a
+    # mask.
     mask = attention_mask(q, k, mask_spec) if padding or q.size(2) > 1 else None
     return _scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
@@ -458,7 +464,8 @@ def sdpa_with_bias(
 ) -> Tensor:
     """Compute attention with the bias sum_r u_r[i] w_r[j] as extra columns.
 
-    q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E). factors:
+    q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E).
+    factors:
     pairs (u, w), see posenc.py. backend: see `sdpa`.
     """
     B, H, T, D = q.shape
@@ -475,12 +482,9 @@ def sdpa_with_bias(
         k_columns = [expand_columns(w, B, H, S) for _, w in columns]
         width = D + sum(x.size(-1) for x in q_columns)
         width += -width % 8  # fused kernels need head dimensions that are multiples of 8
-        q, k, v = (
-            _append(x, y, width) for x, y in ((q, q_columns), (k, k_columns), (v, []))
-        )
-        y = sdpa(q, k, v, scale, MaskSpec(causal), backend)
-        if y.is_cuda:
-            # so that the gradient has this order
+        q, k = _append(q, q_columns, width), _append(k, k_columns, width)
+        y = sdpa(q, k, _append(v, [], width), scale, MaskSpec(causal), backend)
+        if y.is_cuda:  # so that the gradient has this order
             return y.transpose(1, 2)[..., :E].transpose(1, 2)
         return y[..., :E]
 
@@ -536,16 +540,15 @@ def register_path(path: Path) -> None:
 def resolve_path(name: str, encoding: Encoding, device_type: str = "cpu") -> Path:
     """Return the path with this name. Raises InputError if it is not possible here.
 
-    "auto" is "sdpa" where the encoding allows it (on a CPU "batched"), else
-    "dense"; for training on a GPU see training/attention_path.py.
+    "auto" is "sdpa" where the encoding allows it (on a CPU "batched"),
+    else "dense"; for training on a GPU see training/attention_path.py.
     """
     if name == "auto":
         path = _general_path(encoding)
         return PATHS.get("batched", path) if path.fused and device_type == "cpu" else path
     if name not in PATHS:
-        raise InputError(
-            f"unknown attention path '{name}': use one of auto {' '.join(PATHS)}"
-        )
+        known = " ".join(["auto", *PATHS])
+        raise InputError(f"unknown attention path '{name}': use one of {known}")
     path = PATHS[name]
     if reason := path.reason_against(encoding):
         raise InputError(
@@ -586,9 +589,8 @@ def reason_against_sdpa(encoding: Encoding) -> str | None:
         return "it has a sliding window"
     if encoding.bias is None or encoding.factors is not None:
         return None
-    return (
-        f"its bias has no factors{'' if encoding.causal else ' in bidirectional attention'}"
-    )
+    where = "" if encoding.causal else " in bidirectional attention"
+    return f"its bias has no factors{where}"
 
 
 DENSE = Path("dense", dense)

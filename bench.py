@@ -16,8 +16,9 @@ eval       the losses of a micro-batch without gradients
 prepare    a jsonl or parquet file to shards, compared with tiktoken alone
 compare    ratios to other people's code; what is missing is named and skipped
 
-`rope` and `nope` are measured together with every other encoding, and cases are
-interleaved. docs/performance.md explains the columns, and what a GPU adds.
+`rope` and `nope` are measured together with every other encoding, and
+cases are interleaved. docs/performance.md explains the columns, and what
+a GPU adds.
 """
 
 import os
@@ -197,7 +198,8 @@ def measure_encodings(
     clock = measure_gpu_seconds if name == "attention" else measure_seconds
     peak = devices.peak_flops(devices.describe(device), setting.dtype)
     if setting.compile:
-        # Otherwise the second context would be compiled for dynamic shapes.
+        # Otherwise the second context would be compiled for dynamic
+        # shapes.
         torch.compiler.reset()
     companions: dict[str, BenchmarkCase] = {}
     for group in (BASELINES, *([pe] for pe in config.names() if pe not in BASELINES)):
@@ -276,7 +278,8 @@ def write_standard_library(path: Path) -> Path:
 def benchmark_preparation(config: Config) -> dict:
     """Return tokens per second of the preparation and of tiktoken alone, and their ratio.
 
-    Timed: opening the file, reading, tokenizing, hashing, writing and syncing.
+    Timed: opening the file, reading, tokenizing, hashing, writing and
+    syncing.
     """
     tokenizer = load_tokenizer(config.tokenizer)
     assert isinstance(tokenizer, TiktokenTokenizer)  # as all values of config.tokenizer

@@ -6,12 +6,12 @@
     lm_eval --model hf --tasks hellaswag \\
         --model_args pretrained=exported/cable,trust_remote_code=True
 
-An encoder loads with AutoModelForMaskedLM; AutoModel returns the hidden states
-of the last layer. The folder holds weights, configuration, tokenizer, a
-README.md and the modules that compute the network; padding of the vocabulary is
-left out. A run with a plugin needs --plugin. An imported model whose encoding
-is unchanged is written as the class that it was imported from, without modules
-and with its whole vocabulary.
+An encoder loads with AutoModelForMaskedLM; AutoModel returns the hidden
+states of the last layer. The folder holds weights, configuration,
+tokenizer, a README.md and the modules that compute the network; padding
+of the vocabulary is left out. A run with a plugin needs --plugin. An
+imported model whose encoding is unchanged is written as the class that it
+was imported from, without modules and with its whole vocabulary.
 """
 
 import dataclasses
@@ -152,7 +152,8 @@ def format_readme(
     tags = ["positional-encoding", "length-extrapolation"]
     tags += dict.fromkeys(cls.names[0] for cls, _ in config.encodings)
     metadata = ModelCardData(
-        # Unknown for weights of import_pretrained.py, also of another run.
+        # Unknown for weights of import_pretrained.py, also of another
+        # run.
         license=None if "model" in source or source.get("init_from") else "mit",
         library_name="transformers",
         pipeline_tag="text-generation" if config.causal else "fill-mask",

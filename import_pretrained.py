@@ -4,9 +4,9 @@
     python import_pretrained.py weights/NAME.pt --block_size 1024 --out_dir runs/authors
 
 The first argument is the name of a model on the hub, or a folder of
-transformers: GPT-2, Llama, Mistral, Qwen2, Qwen3, SmolLM2 or SmolLM3, with
-safetensors; or a file of axiomlaborg/Cable on the hub, the CABLE authors'
-`cable-v1`, trained at 512 or 1,024 tokens: pass --block_size.
+transformers: GPT-2, Llama, Mistral, Qwen2, Qwen3, SmolLM2 or SmolLM3,
+with safetensors; or a file of axiomlaborg/Cable on the hub, the CABLE
+authors' `cable-v1`, trained at 512 or 1,024 tokens: pass --block_size.
 """
 
 import dataclasses

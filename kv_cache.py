@@ -36,9 +36,10 @@ class LayerCache:
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
         """Append k, v (B, H, T, D), features (B|1, H|1, T[, N]); return all S.
 
-        S: all tokens so far, or with a window these T and window - 1 before
-        them. With fixed shapes T is 1 and S the capacity. On a CPU the result
-        for T = 1 is float32 without a window. Running features stay.
+        S: all tokens so far, or with a window these T and window - 1
+        before them. With fixed shapes T is 1 and S the capacity. On a CPU
+        the result for T = 1 is float32 without a window. Running features
+        stay.
         """
         kept = [n for n in range(len(k_features)) if n not in self.running]
         all_k, all_v, *stored = self.store([k, v, *(_columns(k_features[n]) for n in kept)])
@@ -62,11 +63,10 @@ class LayerCache:
             return self.buffers
         start = self.length
         self.length += new[0].size(2)
-        return self._slide(new, self.window) if self.window else self._append(new, start)
-
-    def _slide(self, new: list[Tensor], window: int) -> list[Tensor]:
+        if self.window is None:
+            return self._append(new, start)
         if self.buffers:
-            kept = min(window - 1, self.buffers[0].size(2))
+            kept = min(self.window - 1, start)
             pairs = zip(self.buffers, new, strict=True)
             new = [torch.cat([old[:, :, old.size(2) - kept :], x], 2) for old, x in pairs]
         self.buffers = new
@@ -101,14 +101,13 @@ def _columns(feature: Tensor) -> Tensor:
 class Cache:
     """KV cache of a GPT, for use without gradients; one LayerCache per layer.
 
-    capacity: most tokens; or window: latest tokens to attend to, for sequences
-    of any length (Sandwich, appendix B).
+    capacity: most tokens; or window: latest tokens to attend to, for
+    sequences of any length (Sandwich, appendix B).
     """
 
     def __init__(self, model, capacity: int | None = None, window: int | None = None):
-        self.layers = [
-            LayerCache(capacity, window, x.running_features) for x in model.posenc
-        ]
+        running = [encoding.running_features for encoding in model.posenc]
+        self.layers = [LayerCache(capacity, window, features) for features in running]
         self.capacity = capacity
         self.position: Tensor | None = None
 

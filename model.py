@@ -8,12 +8,13 @@ With causal=False it is an encoder like BERT, trained on masked tokens:
 
     loss = model(masked_tokens, targets, masked_positions)
 
-`block` is "gpt2", of the papers, or "llama". Sequences may have any length;
+`block` is "gpt2", of the papers, or "llama". Sequences may have any
+length;
 block_size, the training length, limits only encodings with a max_context
 (learnable). Names follow GPT-2's checkpoints.
 
-Legend: B batch, T tokens, C width, H heads, G key heads, D head dimension, V
-vocabulary size.
+Legend: B batch, T tokens, C width, H heads, G key heads, D head
+dimension, V vocabulary size.
 """
 
 import math
@@ -44,8 +45,7 @@ SIZES = {  # n_layer, n_head, n_embd
 COUNTS = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
 COUNTS += ("n_kv_head", "head_dim", "n_inner")
 CUSTOM = "custom"  # the size of a shape that is not in SIZES
-FROM_SIZE: Any = None  # default of integers that `size` determines
-FROM_BLOCK: Any = None  # default of what `block` and the shape determine
+FILLED_IN: Any = None  # default of what `size`, or `block` and the shape, determine
 BLOCKS = ("gpt2", "llama")
 CACHE_CHUNK = 1024  # tokens that `losses` reads at a time through a cache
 # Elements of the largest block of logits (tokens, V): 256 MB in float32.
@@ -53,7 +53,8 @@ LOGITS_CHUNK = 2**26
 ROW_MULTIPLE = 64
 # Of chunks in training on a GPU: adding a chunk's gradient takes time.
 GPU_CHUNK_FACTOR = 4
-# torch.compile delays these additions: many chunks keep nearly all logits.
+# torch.compile delays these additions: many chunks keep nearly all
+# logits.
 MAX_GPU_CHUNKS = 8
 # In training on a CPU, chunks stay in caches.
 CPU_LOGITS_CHUNK = 2**21
@@ -64,7 +65,8 @@ MIN_CPU_ROWS = 512
 class GPTConfig:
     """Shape and settings of a network.
 
-    n_layer, n_head and n_embd override `size`. attn_scale: factor of q k^T;
+    n_layer, n_head and n_embd override `size`. attn_scale: factor of q
+    k^T;
     None: 1 / sqrt(D).
 
     What the block determines, unless it is given:
@@ -76,25 +78,26 @@ class GPTConfig:
     qk_norm     RMSNorm of queries and keys  no       yes
     qkv_bias    of their projection          yes      no
 
-    tied: the embedding is the output layer. norm_eps: of LayerNorm or RMSNorm.
+    tied: the embedding is the output layer. norm_eps: of LayerNorm or
+    RMSNorm.
     """
 
     size: str = "small"
     pe: str = "cable"
     vocab_size: int = 50304
     block_size: int = 1024
-    n_layer: int = FROM_SIZE
-    n_head: int = FROM_SIZE
-    n_embd: int = FROM_SIZE
+    n_layer: int = FILLED_IN
+    n_head: int = FILLED_IN
+    n_embd: int = FILLED_IN
     attn_scale: float | None = None
     causal: bool = True
     attention: str = "auto"
     block: str = "gpt2"
-    n_kv_head: int = FROM_BLOCK
-    head_dim: int = FROM_BLOCK
-    n_inner: int = FROM_BLOCK
-    qk_norm: bool = FROM_BLOCK
-    qkv_bias: bool = FROM_BLOCK
+    n_kv_head: int = FILLED_IN
+    head_dim: int = FILLED_IN
+    n_inner: int = FILLED_IN
+    qk_norm: bool = FILLED_IN
+    qkv_bias: bool = FILLED_IN
     tied: bool = True
     norm_eps: float = 1e-5
 
@@ -106,9 +109,7 @@ class GPTConfig:
         if self.size not in (*SIZES, CUSTOM) or None in shape:
             problems = [f"unknown size '{self.size}': use one of {' '.join(SIZES)}"]
         else:
-            self.size = next(
-                (size for size, known in SIZES.items() if known == shape), CUSTOM
-            )
+            self.size = {known: size for size, known in SIZES.items()}.get(shape, CUSTOM)
             problems = self._shape_problems()
         if not problems:
             is_llama, C = self.block == "llama", self.n_embd
@@ -137,27 +138,20 @@ class GPTConfig:
     def _shape_problems(self) -> list[str]:
         """Return one line for each setting that is out of range."""
         numbers = {name: getattr(self, name) for name in COUNTS}
-        problems = [
-            f"{name} is {value}: it must be at least 1"
-            for name, value in numbers.items()
-            if value is not None and value < 1
-        ]
+        wrong = {name: x for name, x in numbers.items() if x is not None and x < 1}
+        problems = [f"{name} is {x}: it must be at least 1" for name, x in wrong.items()]
+        heads, key_heads, scale = self.n_head, self.n_kv_head, self.attn_scale
         if self.block not in BLOCKS:
             problems.append(f"unknown block '{self.block}': use one of {' '.join(BLOCKS)}")
-        if self.attn_scale is not None and self.attn_scale <= 0:
+        if scale is not None and scale <= 0:
+            problems.append(f"attn_scale is {scale}: use a number above 0, or null")
+        if self.head_dim is None and heads > 0 and self.n_embd % (2 * heads):
             problems.append(
-                f"attn_scale is {self.attn_scale}: use a number above 0, or null"
+                f"n_embd {self.n_embd} gives each of {heads} heads {self.n_embd / heads:g} "
+                f"columns, which must be an even number: use a multiple of {2 * heads}"
             )
-        if self.head_dim is None and self.n_head > 0 and self.n_embd % (2 * self.n_head):
-            problems.append(
-                f"n_embd {self.n_embd} gives each of {self.n_head} heads "
-                f"{self.n_embd / self.n_head:g} columns, which must be an even number: "
-                f"use a multiple of {2 * self.n_head} as n_embd"
-            )
-        if self.n_kv_head and self.n_head > 0 and self.n_head % self.n_kv_head:
-            problems.append(
-                f"n_kv_head is {self.n_kv_head}: it must divide {self.n_head} heads"
-            )
+        if key_heads and heads > 0 and heads % key_heads:
+            problems.append(f"n_kv_head is {key_heads}: it must divide {heads} heads")
         return problems
 
 
@@ -201,11 +195,9 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Return the outputs of all heads (B, T, H D), at positions pos (T,)."""
         last = past.last() if past else None
-        # sums along the text need float32
         with torch.autocast(x.device.type, enabled=False):
-            q_features, k_features = encoding.features(
-                attention.at_least_float32(x), pos, last
-            )
+            x = attention.at_least_float32(x)  # as sums along the text need
+            q_features, k_features = encoding.features(x, pos, last)
         q, k, v = self.split_heads(packed_qkv)
         if self.key_heads < self.heads and not accepts_grouped_keys(encoding):
             k, v = (attention.repeat_heads(y, self.heads) for y in (k, v))
@@ -284,7 +276,8 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Pre-norm blocks without dropout. `posenc` has one encoding per layer.
 
-    activation_checkpointing: backward recomputes the blocks to save memory.
+    activation_checkpointing: backward recomputes the blocks to save
+    memory.
     """
 
     def __init__(self, config: GPTConfig):
@@ -295,9 +288,7 @@ class GPT(nn.Module):
         self.token_count = V  # see set_vocabulary
         shape = (config.n_head, C, config.block_size, config.n_layer)
         self.posenc = pe_spec.build(config.encodings, *shape, config.causal)
-        limits = [
-            layer.max_context for layer in self.posenc if layer.max_context is not None
-        ]
+        limits = [x.max_context for x in self.posenc if x.max_context is not None]
         # The longest sequence that the encoding supports; None: no limit.
         self.max_context: int | None = min(limits, default=None)
         self.h = pe_spec.ModuleList(Block(config) for _ in range(config.n_layer))
@@ -317,12 +308,11 @@ class GPT(nn.Module):
         | biases                                           | 0                     |
         | LayerNorm, RMSNorm                               | 1, bias 0             |
         """
+        residual = math.sqrt(2 * self.config.n_layer)
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                residual = (
-                    math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj") else 1
-                )
-                module.weight.normal_(0, 0.02 / residual)
+                divisor = residual if name.endswith("c_proj") else 1
+                module.weight.normal_(0, 0.02 / divisor)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 module.bias.zero_()
 
@@ -335,22 +325,20 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Return logits (B, T, V) of tokens (B, T) int64, or the loss.
 
-        The loss is the mean cross-entropy in nats of targets (B, T), or (B, t)
-        at masked_positions (B, t) int64. cache: the earlier tokens, extended.
+        The loss is the mean cross-entropy in nats of targets (B, T), or
+        (B, t) at masked_positions (B, t) int64. cache: the earlier
+        tokens, extended.
         """
         if targets is None:
             return self.hidden(tokens, cache) @ self.output_embeddings.T
-        return self.mean_loss(
-            self._forward_blocks(tokens, cache), targets, masked_positions
-        )
+        x = self._forward_blocks(tokens, cache)
+        return self.mean_loss(x, targets, masked_positions)
 
-    def mean_loss(
-        self, x: Tensor, targets: Tensor, masked_positions: Tensor | None
-    ) -> Tensor:
+    def mean_loss(self, x: Tensor, targets: Tensor, positions: Tensor | None) -> Tensor:
         """Return the loss of the last block's output (B, T, C)."""
         x = self.ln_f(x)
-        if masked_positions is not None:
-            x = select(x, masked_positions)  # (B, t, C)
+        if positions is not None:
+            x = select(x, positions)  # (B, t, C)
         weight = self.wte.weight if self.lm_head is None else self.lm_head.weight
         return MeanCrossEntropy.apply(x.flatten(0, 1), weight, targets.flatten())
 
@@ -373,7 +361,8 @@ class GPT(nn.Module):
 
     def compile(self, **options):
         """Compile one graph that all blocks share, and one for the loss."""
-        # DistributedDataParallel's buckets would cut each graph into several.
+        # DistributedDataParallel's buckets would cut each graph into
+        # several.
         torch._dynamo.config.optimize_ddp = False
         for block in self.h:
             block.compile(**options)
@@ -384,7 +373,8 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Return the output of the last norm (B, T, C) for tokens (B, T).
 
-        tokens: or their embeddings (B, T, C). lengths: (B,) int64, at least 1:
+        tokens: or their embeddings (B, T, C). lengths: (B,) int64, at
+        least 1:
         tokens of each text, for encoders; the rest is padding. Raises
         InputError beyond max_context.
         """
@@ -404,9 +394,8 @@ class GPT(nn.Module):
         if cache is not None:
             assert not torch.is_grad_enabled(), "a cache holds no gradients"
             assert self.config.causal, "only a causal model can use a cache"
-            assert cache.capacity is None or stop <= cache.capacity, (
-                "the cache is too small"
-            )
+            fits = cache.capacity is None or stop <= cache.capacity
+            assert fits, "the cache is too small"
         pos = torch.arange(start, stop, device=tokens.device)  # (T,)
         return self._run_blocks(tokens, pos, cache, lengths)
 
@@ -445,13 +434,14 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Return cross-entropies in nats (B, t) float32, without all logits.
 
-        Targets (B, t): of the last t tokens, or of masked_positions (B, t).
-        cache_window: no token attends this far back; memory does not grow.
+        Targets (B, t): of the last t tokens, or of masked_positions (B,
+        t).
+        cache_window: no token attends this far back; memory does not
+        grow.
         """
         if masked_positions is not None:
-            return self._cross_entropies(
-                select(self.hidden(tokens), masked_positions), targets
-            )
+            hidden = select(self.hidden(tokens), masked_positions)
+            return self._cross_entropies(hidden, targets)
         T = tokens.size(1)
         first = T - targets.size(1)  # position of the first target
         cache = Cache(self, window=cache_window) if cache_window else None
@@ -484,8 +474,8 @@ class GPT(nn.Module):
     def flops_per_token(self, context: int, predicted: int | None = None) -> float:
         """Return FLOPs per token, 6 N + 12 L H D T (PaLM, appendix B).
 
-        N counts no embedding that is not tied, and the output layer only for
-        the `predicted` tokens of a context.
+        N counts no embedding that is not tied, and the output layer only
+        for the `predicted` tokens of a context.
         """
         c = self.config
         table = c.vocab_size * c.n_embd
@@ -496,9 +486,8 @@ class GPT(nn.Module):
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
         """Return groups: only weights of Linear and Embedding decay."""
-        matrices = {
-            m.weight for m in self.modules() if isinstance(m, nn.Linear | nn.Embedding)
-        }
+        layers = [x for x in self.modules() if isinstance(x, nn.Linear | nn.Embedding)]
+        matrices = {layer.weight for layer in layers}
         decay = [p for p in self.parameters() if p in matrices]
         no_decay = [p for p in self.parameters() if p not in matrices]
         decaying = {"params": decay, "weight_decay": weight_decay}
@@ -536,9 +525,11 @@ def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """
     rows = _rows_per_chunk(len(weight))
     x = x.to(weight.dtype)
-    # Small tensors between the logits would keep glibc from reusing memory.
+    # Small tensors between the logits would keep glibc from reusing
+    # memory.
     losses = x.new_empty(len(x))
-    # bfloat16 rounds OpenAI's GPT-2's logits, near -100, to multiples of 0.5.
+    # bfloat16 rounds OpenAI's GPT-2's logits, near -100, to multiples of
+    # 0.5.
     with torch.autocast(x.device.type, enabled=False):
         for start in range(0, len(x), rows):
             chunk = slice(start, start + rows)
@@ -556,15 +547,14 @@ def perplexity(loss: float) -> float:
 class MeanCrossEntropy(torch.autograd.Function):
     """The mean of `cross_entropies`, () float32, with gradients.
 
-    Forward computes each chunk's gradients. Sums are float32 (torch 2.13's
-    linear_cross_entropy rounds the loss).
+    Forward computes each chunk's gradients. Sums are float32 (torch
+    2.13's linear_cross_entropy rounds the loss).
     """
 
     @staticmethod
     def forward(ctx, x, weight, targets):
         """Return the loss (): x (N, C), weight (V, C), targets (N,) int64."""
-        losses = []
-        x_grads = []
+        losses, x_grads = [], []
         weight_grad = torch.zeros_like(weight)
         rows = _rows_per_chunk(len(weight))
         if x.is_cuda:  # equal chunks, if possible: they share compiled kernels
@@ -604,9 +594,9 @@ def optimizer_step(
 ) -> Tensor:
     """Update the parameters from their gradients, then clear the gradients.
 
-    grad_clip: largest gradient norm; 0: none. Returns the norm before clipping,
-    (), on the device. If the scaler is enabled and a gradient is Inf or NaN,
-    the parameters stay and the scale shrinks.
+    grad_clip: largest gradient norm; 0: none. Returns the norm before
+    clipping, (), on the device. If the scaler is enabled and a gradient
+    is Inf or NaN, the parameters stay and the scale shrinks.
     """
     scaler.unscale_(optimizer)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip or math.inf)

@@ -44,7 +44,8 @@ class ModuleList(nn.ModuleList, Generic[M]):
 class PeSpec:
     """A parsed --pe string. Iterating yields each part's class and options.
 
-    layers: the string of each layer of the pattern; parts: of each string.
+    layers: the string of each layer of the pattern; parts: of each
+    string.
     """
 
     text: str
@@ -103,11 +104,11 @@ def _make(cls, options: dict, heads: int, width: int, block_size: int) -> Encodi
 
     if own == options:
         return make(heads)
+    name = cls.names[0]
     count = options.get("heads") or max(1, heads * options["heads_percent"] // 100)
     if count > heads:
         raise InputError(
-            f"{cls.names[0]}: heads is {count}, but the model has {heads} heads: "
-            f"use at most {heads}"
+            f"{name}: heads is {count}, but the model has {heads} heads: use at most {heads}"
         )
     if cls.rotate is RoPE.rotate:  # rotates other heads by 0
         rope = make(heads)
@@ -116,9 +117,7 @@ def _make(cls, options: dict, heads: int, width: int, block_size: int) -> Encodi
         return rope
     encoding = make(count)
     if encoding.window_size is not None:
-        raise InputError(
-            f"{cls.names[0]} is a window, which acts on all heads: remove heads"
-        )
+        raise InputError(f"{name} is a window, which acts on all heads: remove heads")
     for buffer, of_all_heads in zip(encoding.buffers(), make(heads).buffers(), strict=True):
         buffer.copy_(of_all_heads[tuple(map(slice, buffer.shape))])
     return SomeHeads(encoding, count, heads)
@@ -144,19 +143,16 @@ def layer_specs(spec: str) -> list[str]:
 def parse(spec: str, causal: bool = True) -> PeSpec:
     """Return a --pe string as classes with their options.
 
-    Raises InputError with all problems: names, options, colliding hooks, no
-    bidirectional form.
+    Raises InputError with all problems: names, options, colliding hooks,
+    no bidirectional form.
     """
     pattern = layer_specs(spec)
     problems: list[str] = []
-    parsed = {
-        layer: _parse_parts(layer, causal, problems) for layer in dict.fromkeys(pattern)
-    }
+    parsed = {x: _parse_parts(x, causal, problems) for x in dict.fromkeys(pattern)}
     result = PeSpec(spec, pattern, parsed)
     for part in result:
-        if part[0].embed is not Encoding.embed and any(
-            part not in x for x in parsed.values()
-        ):
+        is_in_all_layers = all(part in parts for parts in parsed.values())
+        if part[0].embed is not Encoding.embed and not is_in_all_layers:
             problems.append(
                 f"{part[0].names[0]} acts on the embeddings of the whole model: use it, with the "
                 "same options, in all layers of the pattern, or in none"
@@ -176,16 +172,14 @@ def _parse_parts(spec: str, causal: bool, problems: list[str]) -> list[Part]:
         if name not in ENCODINGS:
             close = difflib.get_close_matches(name.lower(), ENCODINGS, 1)
             hint = f"did you mean {close[0]}? " if close else ""
-            known = f"{' '.join(sorted(ENCODINGS))}, or pass --plugin FILE for your own"
-            problems.append(
-                f"unknown positional encoding '{name}': {hint}use one of {known}"
-            )
+            known = f"use one of {' '.join(sorted(ENCODINGS))}"
+            own = "or pass --plugin FILE for your own"
+            problems.append(f"unknown positional encoding '{name}': {hint}{known}, {own}")
             continue
         cls = ENCODINGS[name]
         if not causal and not cls.supports_bidirectional:
-            problems.append(
-                f"{name} supports decoders only: use another one for an encoder"
-            )
+            remedy = "use another one for an encoder"
+            problems.append(f"{name} supports decoders only: {remedy}")
         parsed.append((cls, _parse_options(name, cls, words, problems)))
     for hook in ("embed", "rotate", "logits_transform", "sink"):
         unused = getattr(Encoding, hook)
@@ -229,14 +223,10 @@ def _parse_options(name: str, cls: type[Encoding], words: str, problems: list[st
             )
         else:
             options[option] = value if allowed else int(value)
-    if options.get("heads_percent", 1) > 100:
-        problems.append(
-            f"{name}: heads_percent is {options['heads_percent']}: use 1 to 100"
-        )
+    if (percent := options.get("heads_percent", 1)) > 100:
+        problems.append(f"{name}: heads_percent is {percent}: use 1 to 100")
     if options.keys() >= {*HEAD_OPTIONS}:
-        problems.append(
-            f"{name}: heads and heads_percent exclude each other: use one of them"
-        )
+        problems.append(f"{name}: heads and heads_percent exclude each other: use one")
     return options
 
 
@@ -277,11 +267,10 @@ class Composition(Encoding):
             self.distance_bias = biased[0].distance_bias
         if len(biased) != 1 or biased[0].triton_bias is None:
             self.triton_bias = None  # pyright: ignore[reportAttributeAccessIssue]
-        # Count (query features, key features) of each part, for one token.
+        # Count (query features, key features) of each part, for one
+        # token.
         x, pos = torch.zeros(1, 1, channels), torch.zeros(1, dtype=torch.int64)
-        self.counts = [
-            [len(features) for features in part.features(x, pos)] for part in parts
-        ]
+        self.counts = [[*map(len, part.features(x, pos))] for part in parts]
         first = 0
         for part, (_, k_count) in zip(parts, self.counts, strict=True):
             self.running_features += tuple(first + index for index in part.running_features)
@@ -346,7 +335,8 @@ class Composition(Encoding):
 class SomeHeads(Encoding):
     """An encoding on the first `count` heads only, as in `cable:heads=2`.
 
-    encoding: one of `count` heads. Features per head are padded with zeros.
+    encoding: one of `count` heads. Features per head are padded with
+    zeros.
     """
 
     encoding: Any  # its optional hooks are called only if it has them
@@ -389,32 +379,26 @@ class SomeHeads(Encoding):
         return self._padded(q_features), self._padded(k_features)
 
     def bias(self, q_features, k_features, h):
-        own_h = h.clamp(max=self.count - 1)
-        return torch.where(
-            h < self.count, self.encoding.bias(q_features, k_features, own_h), 0
-        )
+        bias = self.encoding.bias(q_features, k_features, h.clamp(max=self.count - 1))
+        return torch.where(h < self.count, bias, 0)
 
     def distance_bias(self, d, h):
-        own_h = h.clamp(max=self.count - 1)
-        return torch.where(h < self.count, self.encoding.distance_bias(d, own_h), 0)
+        bias = self.encoding.distance_bias(d, h.clamp(max=self.count - 1))
+        return torch.where(h < self.count, bias, 0)
 
     def factors(self, q_features, k_features):
         pairs = self.encoding.factors(self._own(q_features), self._own(k_features))
-        return tuple(
-            (self._pad(u, 1), w if w is None else self._pad(w, 1)) for u, w in pairs
-        )
+        return tuple((self._pad(u), w if w is None else self._pad(w)) for u, w in pairs)
 
     def triton_bias(self, q_features, k_features, h):
         own = self._own(q_features), self._own(k_features)
         kind, tensors = self.encoding.triton_bias(*own, h[: self.count])
-        head_dims = {"table": 0, "pieces": 0}
-        return kind, {
-            name: self._pad(x, head_dims.get(name, 1)) for name, x in tensors.items()
-        }
+        dims = {"table": 0, "pieces": 0}
+        return kind, {key: self._pad(x, dims.get(key, 1)) for key, x in tensors.items()}
 
     def zero_others(self, x: Tensor) -> Tensor:
         """Return x (B|1, H|1, T) as (B|1, H, T), with zeros for others."""
-        return self._pad(x[:, : self.count], 1)
+        return self._pad(x[:, : self.count])
 
     def clamp_parameters_(self):
         self.encoding.clamp_parameters_()
@@ -425,9 +409,9 @@ class SomeHeads(Encoding):
 
     def _padded(self, features: tuple) -> tuple:
         """Return features with zeros for others; one head stands for all."""
-        return tuple(x if x.size(1) == 1 else self._pad(x, 1) for x in features)
+        return tuple(x if x.size(1) == 1 else self._pad(x) for x in features)
 
-    def _pad(self, x: Tensor, dim: int) -> Tensor:
+    def _pad(self, x: Tensor, dim: int = 1) -> Tensor:
         """Return x, one or `count` heads along `dim`, with zeros for others."""
         sizes = list(x.shape)
         sizes[dim] = self.count

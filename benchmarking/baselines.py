@@ -29,8 +29,8 @@ NANOGPT = "NANOGPT"  # environment variable: folder of a clone
 def _forgetting_eager(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None) -> Tensor:
     """Compute causal attention of `fox` as its authors' reference for their kernels.
 
-    Holds logits, biases and weights of all pairs: (B, H, T, T). Arguments: as
-    attention.attend.
+    Holds logits, biases and weights of all pairs: (B, H, T, T).
+    Arguments: as attention.attend.
     """
     log_decay = bias_inputs.k_features[0]  # sums of log gates (B, H, T)
     logits = (q @ k.mT * scale).float() + (
@@ -51,8 +51,9 @@ def eager_fox(config: GPTConfig) -> GPT:
 def make_transformers_model(config: GPTConfig, positions: int) -> Any:
     """Return a decoder of transformers of the same size with random weights.
 
-    positions: the longest text in tokens. The llama block is a Llama, `rope` a
-    GPT-NeoX that rotates whole heads, and all others are compared with GPT-2.
+    positions: the longest text in tokens. The llama block is a Llama,
+    `rope` a GPT-NeoX that rotates whole heads, and all others are
+    compared with GPT-2.
     """
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM, logging
 

@@ -150,7 +150,8 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         return {}
     sampling.prepare_generation(model, setting.dtype, setting.compile)
     prompt, new_tokens = generation_task(setting, model.config.vocab_size)
-    # The first new token comes from reading the prompt, which is not timed.
+    # The first new token comes from reading the prompt, which is not
+    # timed.
     options = sampling.SamplingConfig(
         new_tokens + 1, temperature=0, compile=setting.compile
     )
@@ -204,7 +205,8 @@ def evaluation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     return {pe: BenchmarkCase(lambda: forward, batch[0].numel(), measure, flops)}
 
 
-# Benchmarks by their name on the command line: function of the setting and an encoding.
+# Benchmarks by their name on the command line: function of the setting
+# and an encoding.
 BENCHMARKS = {
     "train": train_cases,
     "attention": attention_cases,

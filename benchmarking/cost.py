@@ -3,8 +3,8 @@
     print(describe_cost(config))  # train_gpt.py --dry_run
     print(describe_costs(trainings, jobs))  # run_experiment.py --dry_run
 
-Needs no data. Time on GPUs assumes 40% model FLOPs utilization (MFU). A machine
-without GPUs is measured.
+Needs no data. Time on GPUs assumes 40% model FLOPs utilization (MFU). A
+machine without GPUs is measured.
 """
 
 import dataclasses
@@ -28,7 +28,8 @@ from training.optimizer import make_grad_scaler, make_optimizer
 
 MFU = 0.4
 BYTES = 320  # padded vocabulary of prepare_text.py without flags, which writes Config.data
-# Steps to measure a CPU, FLOPs and length of sequences of each, most seconds.
+# Steps to measure a CPU, FLOPs and length of sequences of each, most
+# seconds.
 MEASURED_STEPS, STEP_FLOPS, MEASURED_TOKENS, MEASURED_SECONDS = 5, 1e10, 256, 10
 
 
@@ -50,9 +51,9 @@ class Cost:
 def estimate_cost(config, vocab_size: int | None = None) -> Cost:
     """Return the cost of a training.
 
-    config: of train_gpt.py. vocab_size: padded, assumed where the data does not
-    exist; None: that of the default data, or GPT-2's. Raises InputError if the
-    data or the batch size cannot be used.
+    config: of train_gpt.py. vocab_size: padded, assumed where the data
+    does not exist; None: that of the default data, or GPT-2's. Raises
+    InputError if the data or the batch size cannot be used.
     """
     config.sequences_per_step(1)  # raises InputError
     if Path(config.data).is_dir():
@@ -95,8 +96,8 @@ def describe_cost(config) -> str:
 def describe_costs(trainings: dict, jobs: list[Job], vocab_size: int | None) -> str:
     """Return a table of trainings and evaluations, and the total.
 
-    trainings: {name: config of train_gpt.py}; jobs: evaluations of perplexity
-    need such a training; vocab_size: as in `estimate_cost`.
+    trainings: {name: config of train_gpt.py}; jobs: evaluations of
+    perplexity need such a training; vocab_size: as in `estimate_cost`.
     """
     costs = {name: estimate_cost(config, vocab_size) for name, config in trainings.items()}
     measured = [(config, costs[name]) for name, config in trainings.items()]
@@ -131,7 +132,8 @@ def describe_costs(trainings: dict, jobs: list[Job], vocab_size: int | None) -> 
 def describe_total(costs: list[Cost], trainings: list[tuple]) -> list[str]:
     """Return lines with FLOPs, time and disk.
 
-    trainings: configs and costs, of which the smallest is measured on a CPU.
+    trainings: configs and costs, of which the smallest is measured on a
+    CPU.
     """
     flops = sum(cost.flops for cost in costs)
     named = [f"{describe_seconds(flops / speed)} on {name}" for name, speed in machines()]

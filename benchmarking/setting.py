@@ -1,7 +1,7 @@
 """Benchmark setting, cases, and their timing in interleaved rounds.
 
-seconds = interleave({"cable": case.prepare, "rope": other.prepare}, 5, device, "train")
-entry = make_entry("cable", case, seconds, peak=None)
+seconds = interleave({"cable": case.prepare, "rope": other.prepare}, 5,
+device, "train") entry = make_entry("cable", case, seconds, peak=None)
 """
 
 import gc
@@ -21,11 +21,14 @@ from benchmarking.profiles import measure_seconds
 from model import GPT, GPTConfig
 
 BASELINES = ("rope", "nope")  # encodings that every benchmark measures
-# Paths that are compared with that of "auto" where they support the encoding.
-# They are tried before they are timed, and left out if the hardware fails.
+# Paths that are compared with that of "auto" where they support the
+# encoding.
+# They are tried before they are timed, and left out if the hardware
+# fails.
 PATHS: dict[str, tuple[str, ...]] = {"cpu": ("dense", "sdpa/flash")}
 PATHS["cuda"] = (*PATHS["cpu"], "sdpa/cudnn", "triton", "flex")
-# Longest context of a compiled dense path: each chunk is compiled separately.
+# Longest context of a compiled dense path: each chunk is compiled
+# separately.
 DENSE_CONTEXT = 8192
 SEED = 1
 
@@ -42,7 +45,8 @@ class Setting:
     compile: bool
     steps: int = 1  # train: optimizer steps of a round
     micro_batches: int = 1  # train: of an optimizer step
-    # settings of GPTConfig that replace those of the size, such as n_layer
+    # settings of GPTConfig that replace those of the size, such as
+    # n_layer
     shape: dict[str, Any] = field(default_factory=dict)
 
     def build_model(self, pe: str, block_size: int, path: str = "auto") -> GPT:
@@ -90,7 +94,8 @@ class BenchmarkCase:
     """One thing to time.
 
     prepare: prepares a round, untimed, and returns the function to time.
-    measure: returns further fields of the entry, such as memory in bytes, from
+    measure: returns further fields of the entry, such as memory in bytes,
+    from
         the median of a round.
     path: attention: value of --attention that selects what is timed.
     """
@@ -149,9 +154,9 @@ def make_entry(
 ) -> dict:
     """Return the numbers of one case, from the seconds of all measured together.
 
-    "others" has the seconds of the cases that it is compared with, "ratios" its
-    speed over theirs, the median over rounds. peak: FLOP/s of the device, None
-    if unknown.
+    "others" has the seconds of the cases that it is compared with,
+    "ratios" its speed over theirs, the median over rounds. peak: FLOP/s
+    of the device, None if unknown.
     """
     median = statistics.median(seconds[name])
     rate = case.tokens / median

@@ -3,8 +3,8 @@
     python -m examples.own_model               # CABLE
     python -m examples.own_model rope+cable
 
-Trains a byte-level model on this file for a few steps, then generates text with a KV cache.
-docs/own_model.md explains the marked lines.
+Trains a byte-level model on this file for a few steps, then generates
+text with a KV cache. docs/own_model.md explains the marked lines.
 """
 
 import sys

@@ -4,14 +4,15 @@
     logits = model(tokens).logits       # (B, T) int64 -> (B, T, V)
     model.generate(tokens)              # with transformers' KV cache
 
-An encoder loads with AutoModelForMaskedLM. AutoModel gives the hidden states of
-either: model(tokens).last_hidden_state, (B, T, C).
+An encoder loads with AutoModelForMaskedLM. AutoModel gives the hidden
+states of either: model(tokens).last_hidden_state, (B, T, C).
 
-export_hf.py copies this file. Written for transformers 5. Importing it makes
-PyTorch round denormal numbers to 0 on the CPU: the attention weights of steep
-biases would be up to four times as slow.
+export_hf.py copies this file. Written for transformers 5. Importing it
+makes PyTorch round denormal numbers to 0 on the CPU: the attention
+weights of steep biases would be up to four times as slow.
 
-Legend: B batch, T tokens, C width, H heads, D head dimension, V vocabulary.
+Legend: B batch, T tokens, C width, H heads, D head dimension, V
+vocabulary.
 """
 
 import dataclasses
@@ -51,8 +52,9 @@ torch.set_flush_denormal(True)
 class PosencConfig(PreTrainedConfig):
     """The fields of GPTConfig, stored in config.json.
 
-    export_hf.py adds training, max_position_embeddings of limited encodings and
-    plugin (file name -> SHA-256). Saving adds weights_sha256 (as plugin).
+    export_hf.py adds training, max_position_embeddings of limited
+    encodings and plugin (file name -> SHA-256). Saving adds
+    weights_sha256 (as plugin).
     """
 
     model_type = "posenc-gpt"
@@ -65,7 +67,8 @@ class PosencPreTrained(PreTrainedModel):
     """GPT wrapped as a transformers model.
 
     Encodings and norms stay float32 when a model is loaded as bfloat16.
-    safetensors has no checksum: loading checks the SHA-256 in config.json.
+    safetensors has no checksum: loading checks the SHA-256 in
+    config.json.
     """
 
     config_class = PosencConfig
@@ -165,10 +168,11 @@ class PosencPreTrained(PreTrainedModel):
     ) -> BaseModelOutputWithPast:
         """Return the output of the last norm, (B, T, C) float32, and more.
 
-        input_ids (B, T) or inputs_embeds (B, T, C). attention_mask: (B, T), 0
-        at padding, on one side, which changes no row's result. position_ids:
-        only the model's own. output_hidden_states: add the inputs of all blocks
-        and the result, each (B, T, C). Raises ValueError for other inputs.
+        input_ids (B, T) or inputs_embeds (B, T, C). attention_mask: (B,
+        T), 0 at padding, on one side, which changes no row's result.
+        position_ids: only the model's own. output_hidden_states: add the
+        inputs of all blocks and the result, each (B, T, C). Raises
+        ValueError for other inputs.
         """
         if output_attentions or (
             output_attentions is None and self.config.output_attentions
@@ -252,8 +256,10 @@ class PosencWithLogits(PosencPreTrained):
     ) -> CausalLMOutputWithPast:
         """Return logits (B, T, V) float32 and, with labels, the loss.
 
-        labels: as input_ids, -100 at tokens without a loss. logits_to_keep:
-        only of that many last tokens; 0: of all. Other arguments: see `encode`.
+        labels: as input_ids, -100 at tokens without a loss.
+        logits_to_keep:
+        only of that many last tokens; 0: of all. Other arguments: see
+        `encode`.
         """
         encoded = self.encode(input_ids, attention_mask, **inputs)
         hidden = encoded.last_hidden_state
@@ -304,7 +310,8 @@ class PosencForCausalLM(PosencWithLogits, GenerationMixin):
 def check_weights(name_or_path: str | Path, arguments: dict) -> None:
     """Raise OSError if weights have another SHA-256 than config.json says.
 
-    arguments: of from_pretrained. Models that push_to_hub uploaded have none.
+    arguments: of from_pretrained. Models that push_to_hub uploaded have
+    none.
     """
     location = {name: arguments[name] for name in LOCATION if name in arguments}
     try:
@@ -381,7 +388,8 @@ def check_positions(
 class CacheAdapter(Cache):
     """A transformers cache as a kv_cache.Cache.
 
-    Raises ValueError for caches that would round, drop or move what they store.
+    Raises ValueError for caches that would round, drop or move what they
+    store.
     """
 
     def __init__(self, cache, model: GPT):
@@ -404,9 +412,9 @@ class CacheAdapter(Cache):
 class LayerCacheAdapter(LayerCache):
     """One layer of a transformers cache as a kv_cache.LayerCache.
 
-    Features are additional columns of the keys, so that what transformers does
-    to a cache (beam search, cropping) applies to them, too. A key that heads
-    share has the columns of all of them.
+    Features are additional columns of the keys, so that what transformers
+    does to a cache (beam search, cropping) applies to them, too. A key
+    that heads share has the columns of all of them.
     """
 
     def __init__(self, cache, layer: int, heads: int):
@@ -418,7 +426,8 @@ class LayerCacheAdapter(LayerCache):
 
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
         result = super().extend(k, v, *k_features)
-        # For `last`: heads, and numbers per token; 0: no fourth dimension.
+        # For `last`: heads, and numbers per token; 0: no fourth
+        # dimension.
         shapes = [(x.size(1), x.size(3) if x.dim() == 4 else 0) for x in k_features]
         self.cache.layers[self.layer].feature_shapes = shapes
         return result

@@ -27,8 +27,8 @@ from model import GPT, GPTConfig
 from text_data import hub
 from text_data.tokenizer import GPT2_VOCABULARY, make_tokenizer
 
-# Our module -> theirs, whose rows it holds one after the other. GPT-2's names
-# are ours.
+# Our module -> theirs, whose rows it holds one after the other. GPT-2's
+# names are ours.
 LLAMA_NAMES = {
     "wte": ["embed_tokens"],
     "ln_1": ["input_layernorm"],
@@ -54,8 +54,10 @@ def load_pretrained(
 ) -> tuple[GPT, str | None, Path | None]:
     """Return a model, its commit on the hub, and its folder of transformers.
 
-    name: as in import_pretrained.py. block_size: of a CABLE checkpoint; None:
-    1024. Raises InputError if the model does not exist or is not supported.
+    name: as in import_pretrained.py. block_size: of a CABLE checkpoint;
+    None:
+    1024. Raises InputError if the model does not exist or is not
+    supported.
     """
     folder = revision = source = None
     if os.path.isfile(name):
@@ -98,7 +100,8 @@ def tokenizer_of(
 ) -> tuple[str, dict[str, bytes]]:
     """Return name and files (GPT-2: none) of a model's tokenizer.
 
-    Raises InputError if there is none, or if it has more tokens than the model.
+    Raises InputError if there is none, or if it has more tokens than the
+    model.
     """
     found, vocab_size, files = "gpt2", GPT2_VOCABULARY, {}
     if folder and model.config.block != "gpt2":
@@ -180,7 +183,8 @@ def _read_weights(name: str, model: GPT, source: dict) -> dict:
 def _read_cable_v1(path: str) -> tuple[dict, dict]:
     """Return settings of GPTConfig and weights of the CABLE authors' checkpoint.
 
-    Their h_attn is the gate of `cable-v1` with its sign changed: -Softplus(z) =
+    Their h_attn is the gate of `cable-v1` with its sign changed:
+    -Softplus(z) =
     log sigmoid(-z). Their training code scales logits by 1.
     """
     try:

@@ -2,7 +2,8 @@
 
     settings = settings_of(name, content_of_config_json)
 
-The encoding is one: settings["pe"] is "rope:base=500000", "rope@3_nope@1", ….
+The encoding is one: settings["pe"] is "rope:base=500000",
+"rope@3_nope@1", ….
 """
 
 import itertools
@@ -53,8 +54,8 @@ ROPE_CONSTANTS = {
 def settings_of(name: str, content: dict) -> dict:
     """Return the fields of GPTConfig of a model, from its config.json.
 
-    Only the weights show `qkv_bias` and `qk_norm`. name: for messages. Raises
-    InputError for other architectures and variants.
+    Only the weights show `qkv_bias` and `qk_norm`. name: for messages.
+    Raises InputError for other architectures and variants.
     """
     from transformers import CONFIG_MAPPING
 

@@ -9,7 +9,8 @@ from posenc import ALiBi, DistanceBias, frequencies
 class Sandwich(DistanceBias):
     """(sum_n cos(d / 10000^(2n/D')) - D'/2) / h, n < D'/2, h = 8m/H for head m = 1..H.
 
-    Products of sinusoids of dimension D' (`dimension`), shifted to 0 at d = 0.
+    Products of sinusoids of dimension D' (`dimension`), shifted to 0 at d
+    = 0.
     Source: Chi et al. 2023 (Sandwich), eq. 6
     """
 

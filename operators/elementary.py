@@ -9,7 +9,8 @@ def sin_cos(
 ) -> tuple[Tensor, Tensor]:
     """Return radius times sines, cosines of angles (..., T, N) float64.
 
-    No gradients. torch.compile would compute float64 per head and sequence.
+    No gradients. torch.compile would compute float64 per head and
+    sequence.
     """
     if angle.size(-2) > 1 and dtype == torch.float32:
         return torch.ops.posenc.circle(angle, radius)

@@ -2,14 +2,16 @@
 
     python scripts/layers.py        # write the diagram to docs/development.md
 
-An arrow leads to an imported part; those that follow from others are left out.
+An arrow leads to an imported part; those that follow from others are left
+out.
 """
 
 import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-# No module imports one of a later row. Other modules at the root are programs.
+# No module imports one of a later row. Other modules at the root are
+# programs.
 LAYERS = (
     *("errors operators", "posenc pe_spec", "attention"),
     *("attention_cpu more_encodings triton_attention kv_cache", "model"),

@@ -21,7 +21,8 @@ import attention
 from attention import BiasInputs
 from posenc import Encoding
 
-# Exported folders copy this file alone. torch.compile cannot trace globals().
+# Exported folders copy this file alone. torch.compile cannot trace
+# globals().
 IN_EXPORT = "__path__" not in globals()
 
 

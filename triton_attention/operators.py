@@ -56,7 +56,8 @@ def _attention_fake(q, k, v, *inputs):
 def _attention_backward(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, *settings):
     """Return the gradients of q, k, v, s_i, g, s_j, table and pieces, or empty ones.
 
-    settings end with s_learns, g_learns and table_learns (of table or pieces).
+    settings end with s_learns, g_learns and table_learns (of table or
+    pieces).
     """
     inputs = q, k, v, s_i, g, s_j, table, pieces
     grads = _attention_backward_fake(dy, y, lse, *inputs, kept, *settings)
