@@ -171,15 +171,15 @@ def attend(
 ) -> Tensor:
     """Compute attention with the bias of an encoding.
 
-    q (B, H, T, D), k (B, G, S, D), v (B, G, S, E) -> (B, H, T, E), dtype
-    of q.
+    q (B, H, T, D), k (B, G, S, D), v (B, G, S, E) -> (B, H, T, E),
+    dtype of q.
 
     G divides H: consecutive heads share keys and values. E is D, unless
     the encoding changes the width of q and k. path: from `resolve_path`
     for whole texts without padding, else from `select_path`. mask_spec:
-    None: the encoding's. packed_qkv: (B, T, 3 C), of which q, k and v are
-    views; the Triton kernels return one gradient for it. The arithmetic
-    has the dtype of k and v (KV cache on a CPU).
+    None: the encoding's. packed_qkv: (B, T, 3 C), of which q, k and v
+    are views; the Triton kernels return one gradient for it. The
+    arithmetic has the dtype of k and v (KV cache on a CPU).
     """
     if k.dtype != q.dtype:
         with torch.autocast(q.device.type, enabled=False):  # it would cast all of k and v
@@ -435,8 +435,8 @@ def sdpa(
 
     q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E).
     backend:
-    None: PyTorch selects it. Without gradients others may compute what it
-    does not support, since the third parts of columns widen q.
+    None: PyTorch selects it. Without gradients others may compute what
+    it does not support, since the third parts of columns widen q.
     """
     if backend is not None:
         others = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

@@ -5,8 +5,8 @@ instead of "sdpa". It computes whole texts of at most BATCHED_TOKENS
 tokens, faster than PyTorch's fused kernel; "sdpa" computes longer texts
 and cached tokens.
 
-Legend: B batch, H heads, T tokens, D head dimension, N texts and heads, R
-products of the bias.
+Legend: B batch, H heads, T tokens, D head dimension, N texts and heads,
+R products of the bias.
 """
 
 import torch
@@ -47,8 +47,8 @@ def batched_products(
 ) -> Tensor:
     """Compute attention with the bias sum_r u_r[i] w_r[j] by batched products.
 
-    q, k (B, H, T, D), v (B, H, T, E) -> (B, H, T, E). factors: pairs (u,
-    w), see posenc.py. Logits, softmax and bias are float32.
+    q, k (B, H, T, D), v (B, H, T, E) -> (B, H, T, E). factors: pairs
+    (u, w), see posenc.py. Logits, softmax and bias are float32.
     """
     B, H, T, _ = q.shape
     dtype = torch.promote_types(q.dtype, torch.float32)

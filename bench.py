@@ -17,8 +17,8 @@ prepare    a jsonl or parquet file to shards, compared with tiktoken alone
 compare    ratios to other people's code; what is missing is named and skipped
 
 `rope` and `nope` are measured together with every other encoding, and
-cases are interleaved. docs/performance.md explains the columns, and what
-a GPU adds.
+cases are interleaved. docs/performance.md explains the columns, and
+what a GPU adds.
 """
 
 import os

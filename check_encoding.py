@@ -4,9 +4,9 @@
     python check_encoding.py my_encoding.py --pe rope+mine  # a combination, or with options
     python check_encoding.py --pe cable  # an encoding of this repository
 
-Prints a table of checks, each with the measured error and its bound, and
-the usual cause of the first failure. Exit status: 0 if no check failed, 1
-if one failed, 2 for invalid input.
+Prints a table of checks, each with the measured error and its bound,
+and the usual cause of the first failure. Exit status: 0 if no check
+failed, 1 if one failed, 2 for invalid input.
 
 A class may define `reference_bias(self, x)`: the formula of the bias in
 NumPy, for x (B, T, C) float64, as an array that broadcasts to (B, H, T,

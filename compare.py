@@ -8,8 +8,8 @@ The first record's encoding is compared with each other one. Runs that
 differ only in their seed are averaged and paired by seed. For each
 context length that both have, a row has the ratio of the perplexities,
 first encoding over the other one, with a 95% interval over text and
-seeds. A ratio below 1 means that the first one is better; the difference
-is significant if the interval does not contain 1 (details:
+seeds. A ratio below 1 means that the first one is better; the
+difference is significant if the interval does not contain 1 (details:
 evaluation/intervals.py).
 
 With two or more seeds in common, a row has the p of a paired two-sided

@@ -89,8 +89,9 @@ class Text:
     shards: Shards
     config: Config
     protocol: dict  # of the record; "mask_rate": fraction of masked tokens, of encoders
-    # Stretches of text on which all lengths are evaluated: shard, offset
-    # of the first token, number of input tokens. Targets are one further.
+    # Stretches of text on which all lengths are evaluated: shard,
+    # offset of the first token, number of input tokens. Targets are one
+    # further.
     regions: list[tuple[int, int, int]]
 
 
@@ -183,9 +184,9 @@ def spread_regions(
 ) -> tuple[list[tuple[int, int, int]], int, int]:
     """Return regions, the number of possible starts, and that of documents.
 
-    At most `count` regions of `length` inputs, evenly spaced over starts
-    that are `step` apart in each shard or document. A document begins
-    with the end-of-text token.
+    At most `count` regions of `length` inputs, evenly spaced over
+    starts that are `step` apart in each shard or document. A document
+    begins with the end-of-text token.
     """
     pieces = []  # shard and starts, of a shard or a document
     for shard, tokens in enumerate(shards.tokens):
@@ -227,8 +228,8 @@ def list_windows(text: Text, length: int) -> list[Window]:
             windows.append(Window(shard, first + offset, length, targets, offset))
             continue
         # The first window ends `stride` tokens into the region, if the
-        # shard has enough before it. Predictions before the region do not
-        # count.
+        # shard has enough before it. Predictions before the region do
+        # not count.
         start, counted_to = max(0, first + stride - length), first
         while counted_to < first + inputs:
             end = min(start + length, first + inputs)
@@ -264,7 +265,8 @@ def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
     blocks = np.array_split(np.arange(len(windows)), count)
     block_tokens = np.array([counts[block].sum() for block in blocks])
     block_means = np.array([sums[block].sum() for block in blocks]) / block_tokens
-    # Blocks may differ in their tokens: the mean is a ratio of two sums.
+    # Blocks may differ in their tokens: the mean is a ratio of two
+    # sums.
     deviations = (block_means - mean) * block_tokens / block_tokens.mean()
     return {
         "loss": float(mean),

@@ -3,11 +3,11 @@
     python eval_hellaswag.py runs/cable runs/alibi                      # hub: 10,042 examples
     python eval_hellaswag.py runs/cable --source hellaswag_val.jsonl    # a file in the same format
 
-acc is the percentage of examples whose right ending, one of four, has the
-highest log-likelihood; acc_norm divides each by the ending's characters.
-Text, tokenization and scores follow lm-evaluation-harness (EleutherAI),
-task hellaswag, zero-shot. As there, contexts do not begin with
-<|endoftext|>, although documents did in training.
+acc is the percentage of examples whose right ending, one of four, has
+the highest log-likelihood; acc_norm divides each by the ending's
+characters. Text, tokenization and scores follow lm-evaluation-harness
+(EleutherAI), task hellaswag, zero-shot. As there, contexts do not begin
+with <|endoftext|>, although documents did in training.
 """
 
 import hashlib

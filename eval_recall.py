@@ -4,16 +4,16 @@
     python eval_recall.py runs/medium/* --distances 256,1x,4x,16x --trials 500
     python eval_recall.py runs/recall/* --distances 8,1x,4x,16x,64x
 
-Runs on text: in each trial, the model reads a passage, then filler, then
-the passage again, which starts `distance` tokens after the first copy.
-The baseline starts with another passage. Other passage and filler are
-those of two other trials. Recall is the percentage by which the first
-copy lowers the perplexity of the second half of the second copy.
+Runs on text: in each trial, the model reads a passage, then filler,
+then the passage again, which starts `distance` tokens after the first
+copy. The baseline starts with another passage. Other passage and filler
+are those of two other trials. Recall is the percentage by which the
+first copy lowers the perplexity of the second half of the second copy.
 
 Runs with --objective recall: a trial is a sequence of the task of its
 training (text_data/recall_task.py), at least as long as those, and ends
-with the second copy. The result is the accuracy in percent, in one record
-for each task and filler. --passage does not apply.
+with the second copy. The result is the accuracy in percent, in one
+record for each task and filler. --passage does not apply.
 """
 
 import itertools
@@ -119,7 +119,8 @@ def measure(
     """Return the recall at one distance in percent, and its standard error.
 
     loss, loss_without: mean loss in nats of the second half of the
-    passage's second copy, after the passage and after the other passage.
+    passage's second copy, after the passage and after the other
+    passage.
     by_trial: loss_without - loss of each trial.
     """
     count, targets = len(numbers), passage // 2

@@ -5,9 +5,9 @@
 
 The cumulative normalized gradient of Chi et al. 2023, section 5.1: the
 loss of the last token is differentiated with respect to the token
-embeddings. Each token's fraction is the norm of its gradient over the sum
-of all norms. The receptive field is the smallest n such that the last n
-tokens hold more than 99% of the gradient.
+embeddings. Each token's fraction is the norm of its gradient over the
+sum of all norms. The receptive field is the smallest n such that the
+last n tokens hold more than 99% of the gradient.
 
 Everything is computed in float32: in bfloat16, a field of 24 tokens
 (`fox` at 1,024 tokens of context) became 440. The texts are windows of
@@ -34,7 +34,8 @@ from text_data.data_loader import Windows
 from text_data.shards import Shards
 
 FIELD_FRACTION = 0.99  # of the gradient, within the receptive field: the paper's value
-# Points of the cumulative curve: near the prediction, and evenly spaced.
+# Points of the cumulative curve: near the prediction, and evenly
+# spaced.
 POINTS_PER_DOUBLING, EVEN_POINTS = 4, 32
 
 

@@ -10,8 +10,8 @@ An encoder loads with AutoModelForMaskedLM; AutoModel returns the hidden
 states of the last layer. The folder holds weights, configuration,
 tokenizer, a README.md and the modules that compute the network; padding
 of the vocabulary is left out. A run with a plugin needs --plugin. An
-imported model whose encoding is unchanged is written as the class that it
-was imported from, without modules and with its whole vocabulary.
+imported model whose encoding is unchanged is written as the class that
+it was imported from, without modules and with its whole vocabulary.
 """
 
 import dataclasses

@@ -37,9 +37,9 @@ class LayerCache:
         """Append k, v (B, H, T, D), features (B|1, H|1, T[, N]); return all S.
 
         S: all tokens so far, or with a window these T and window - 1
-        before them. With fixed shapes T is 1 and S the capacity. On a CPU
-        the result for T = 1 is float32 without a window. Running features
-        stay.
+        before them. With fixed shapes T is 1 and S the capacity. On a
+        CPU the result for T = 1 is float32 without a window. Running
+        features stay.
         """
         kept = [n for n in range(len(k_features)) if n not in self.running]
         all_k, all_v, *stored = self.store([k, v, *(_columns(k_features[n]) for n in kept)])

@@ -10,8 +10,8 @@ With causal=False it is an encoder like BERT, trained on masked tokens:
 
 `block` is "gpt2", of the papers, or "llama". Sequences may have any
 length;
-block_size, the training length, limits only encodings with a max_context
-(learnable). Names follow GPT-2's checkpoints.
+block_size, the training length, limits only encodings with a
+max_context (learnable). Names follow GPT-2's checkpoints.
 
 Legend: B batch, T tokens, C width, H heads, G key heads, D head
 dimension, V vocabulary size.
@@ -48,7 +48,8 @@ CUSTOM = "custom"  # the size of a shape that is not in SIZES
 FILLED_IN: Any = None  # default of what `size`, or `block` and the shape, determine
 BLOCKS = ("gpt2", "llama")
 CACHE_CHUNK = 1024  # tokens that `losses` reads at a time through a cache
-# Elements of the largest block of logits (tokens, V): 256 MB in float32.
+# Elements of the largest block of logits (tokens, V): 256 MB in
+# float32.
 LOGITS_CHUNK = 2**26
 ROW_MULTIPLE = 64
 # Of chunks in training on a GPU: adding a chunk's gradient takes time.
@@ -289,7 +290,8 @@ class GPT(nn.Module):
         shape = (config.n_head, C, config.block_size, config.n_layer)
         self.posenc = pe_spec.build(config.encodings, *shape, config.causal)
         limits = [x.max_context for x in self.posenc if x.max_context is not None]
-        # The longest sequence that the encoding supports; None: no limit.
+        # The longest sequence that the encoding supports; None: no
+        # limit.
         self.max_context: int | None = min(limits, default=None)
         self.h = pe_spec.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = make_norm(config)
@@ -474,8 +476,8 @@ class GPT(nn.Module):
     def flops_per_token(self, context: int, predicted: int | None = None) -> float:
         """Return FLOPs per token, 6 N + 12 L H D T (PaLM, appendix B).
 
-        N counts no embedding that is not tied, and the output layer only
-        for the `predicted` tokens of a context.
+        N counts no embedding that is not tied, and the output layer
+        only for the `predicted` tokens of a context.
         """
         c = self.config
         table = c.vocab_size * c.n_embd
@@ -528,8 +530,8 @@ def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     # Small tensors between the logits would keep glibc from reusing
     # memory.
     losses = x.new_empty(len(x))
-    # bfloat16 rounds OpenAI's GPT-2's logits, near -100, to multiples of
-    # 0.5.
+    # bfloat16 rounds OpenAI's GPT-2's logits, near -100, to multiples
+    # of 0.5.
     with torch.autocast(x.device.type, enabled=False):
         for start in range(0, len(x), rows):
             chunk = slice(start, start + rows)

@@ -126,7 +126,8 @@ def _make(cls, options: dict, heads: int, width: int, block_size: int) -> Encodi
 def layer_specs(spec: str) -> list[str]:
     """Return the --pe string of each layer of a pattern, or the string itself.
 
-    "rope@3_nope@1": three layers of `rope`, then one of `nope`, repeated.
+    "rope@3_nope@1": three layers of `rope`, then one of `nope`,
+    repeated.
     InputError for other uses of "@".
     """
     if "@" not in spec:
@@ -143,8 +144,8 @@ def layer_specs(spec: str) -> list[str]:
 def parse(spec: str, causal: bool = True) -> PeSpec:
     """Return a --pe string as classes with their options.
 
-    Raises InputError with all problems: names, options, colliding hooks,
-    no bidirectional form.
+    Raises InputError with all problems: names, options, colliding
+    hooks, no bidirectional form.
     """
     pattern = layer_specs(spec)
     problems: list[str] = []

@@ -38,8 +38,8 @@ from text_data.tokenizer import GPT2_VOCABULARY, first_characters
 DATASET = "HuggingFaceFW/fineweb-edu"
 PRETOKENIZED = "kjj0/finewebedu10B-gpt2"
 SHARD_NAME = re.compile(r".+_(?P<split>train|val)_(?P<index>\d+)\.bin")
-# For bpe:N. English books, encyclopedias and technical documents have 4.1
-# to 5.2 per word, punctuation or number, which tokens do not cross.
+# For bpe:N. English books, encyclopedias and technical documents have
+# 4.1 to 5.2 per word, punctuation or number, which tokens do not cross.
 CHARACTERS_PER_TOKEN = 6
 
 

@@ -7,9 +7,9 @@
 
 The text is exactly that of the original files, including the spaces of
 every line, also if it is read from the hub. An article starts at its
-title, a line ` = Title = ` between blank lines, and ends before the next
-title. Only the blank line at the beginning of a file is left out. An
-interrupted preparation is resumed by the same command.
+title, a line ` = Title = ` between blank lines, and ends before the
+next title. Only the blank line at the beginning of a file is left out.
+An interrupted preparation is resumed by the same command.
 """
 
 import functools
@@ -91,8 +91,8 @@ def main(argv=None):
 def find_splits(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each split that has some, by their names.
 
-    Raises InputError if there is none, or files of different kinds for a
-    split.
+    Raises InputError if there is none, or files of different kinds for
+    a split.
     """
     found: dict[str, list[Path]] = {"train": [], "val": [], "test": []}
     for path in sorted(folder.glob("[!.]*")):

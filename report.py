@@ -45,7 +45,8 @@ parameters.
 
     python report.py --all --check
 
-makes every committed table and plot (results/reports.yaml), and compares;
+makes every committed table and plot (results/reports.yaml), and
+compares;
 without --check it writes them.
 """
 

@@ -5,13 +5,13 @@
         --perplexity 512,1024,2048
     bash scripts/table1_fineweb.sh --scale small --seeds 1 2 3 -- --attn_scale 1
 
-A script in scripts/ calls this program once per stage. Flags after its name
-replace the script's; flags after `--` go to train_gpt.py. Outputs are in
-RUNS/SCALE. The same command again continues. The report is written whenever a
-run has been evaluated.
+A script in scripts/ calls this program once per stage. Flags after its
+name replace the script's; flags after `--` go to train_gpt.py. Outputs
+are in RUNS/SCALE. The same command again continues. The report is
+written whenever a run has been evaluated.
 
---commands with {run} or {pe} are repeated for every run or encoding, others
-follow at the end:
+--commands with {run} or {pe} are repeated for every run or encoding,
+others follow at the end:
 
     {run} {name} {layer}      run folder, its name, each of its layers
     {runs} {first}            all run folders, the first
@@ -46,9 +46,11 @@ from training import settings
 # Flags of train_gpt.py that the experiment sets.
 SET_HERE = {"pe", "seed", "data", "config", "out_dir", "init_from", "plugin"}
 SET_HERE |= {"dry_run", "list"}
-# Flags of train_gpt.py that change no result: outputs stay in the same folder.
+# Flags of train_gpt.py that change no result: outputs stay in the same
+# folder.
 NEUTRAL = {"logger", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
-# Learning rates that were best at small scale, where the config's was not.
+# Learning rates that were best at small scale, where the config's was
+# not.
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
 OTHER_TEXTS = ("openwebtext2", "github")  # of the Sandwich paper, next to arxiv
 HELLASWAG = "scripts/hellaswag_smoke.jsonl"

@@ -8,10 +8,11 @@
         --config configs/fineweb-edu_medium.yaml --pe cable --out_dir runs/cable
 
 Settings: the defaults below < the YAML file of --config < flags.
-runtime/run_folder.py describes the files of a run. The order of the data
-and the size of a step do not depend on the world size. SIGTERM and Ctrl-C
-save a checkpoint after the current step; --resume continues from it, and
-with a larger --steps trains further. --list prints the encodings.
+runtime/run_folder.py describes the files of a run. The order of the
+data and the size of a step do not depend on the world size. SIGTERM and
+Ctrl-C save a checkpoint after the current step; --resume continues from
+it, and with a larger --steps trains further. --list prints the
+encodings.
 """
 
 import contextlib
@@ -302,8 +303,8 @@ class Trainer:
         options |= {"is_writer": self.rank == 0, "logger": None if self.rank else logger}
         run = Run(Path(config.out_dir), settings.recorded(config), data, **options)
         checkpoint = run.find_checkpoint(config.resume, config.overridden)
-        # Also waits until no rank looks into the folder, which may change
-        # from here on.
+        # Also waits until no rank looks into the folder, which may
+        # change from here on.
         first, *others = self.processes.gather((run.step, shards.sha256, config.plugin))
         if any(other != first for other in others):
             raise InputError(

@@ -150,8 +150,7 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
         return {}
     sampling.prepare_generation(model, setting.dtype, setting.compile)
     prompt, new_tokens = generation_task(setting, model.config.vocab_size)
-    # The first new token comes from reading the prompt, which is not
-    # timed.
+    # The first new token comes from reading the prompt, which is not timed.
     options = sampling.SamplingConfig(
         new_tokens + 1, temperature=0, compile=setting.compile
     )

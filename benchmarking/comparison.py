@@ -1,7 +1,7 @@
 """Pairs of cases for `bench.py compare`: ours, and another implementation of the same task.
 
-What is not available is skipped. Every pair is interleaved with a product
-of two square matrices, whose speed is the measured peak of the device.
+What is not available is skipped. Every pair is interleaved with a
+product of two square matrices, whose speed is the measured peak of the device.
 """
 
 import dataclasses
@@ -38,8 +38,7 @@ def train(network: Network, pe: str, setting: Setting) -> Pair:
 def generate(pe: str, setting: Setting) -> Pair:
     """Return greedy generation of an encoding and of transformers, with its dynamic cache.
 
-    Theirs starts from a cache of the prompt and the first new token, as
-    ours.
+    Theirs starts from a cache of the prompt and the first new token, as ours.
     """
     cases = generation_cases(setting, pe)
     if not cases:
@@ -116,8 +115,8 @@ def evaluate(pe: str, setting: Setting) -> Pair:
     )
 
 
-# What is compared, the encoding, with what, and the function that returns
-# the pair.
+# What is compared, the encoding, with what, and the function that
+# returns the pair.
 STEP = "training step"
 ROWS: list[tuple[str, str, str, Callable[[str, Setting], Pair]]] = [
     (STEP, "learnable", "nanoGPT", partial(train, baselines.nanogpt)),

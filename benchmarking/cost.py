@@ -28,8 +28,7 @@ from training.optimizer import make_grad_scaler, make_optimizer
 
 MFU = 0.4
 BYTES = 320  # padded vocabulary of prepare_text.py without flags, which writes Config.data
-# Steps to measure a CPU, FLOPs and length of sequences of each, most
-# seconds.
+# Steps to measure a CPU, FLOPs and length of sequences of each, most seconds.
 MEASURED_STEPS, STEP_FLOPS, MEASURED_TOKENS, MEASURED_SECONDS = 5, 1e10, 256, 10
 
 

@@ -1,8 +1,8 @@
 """Time of a call, and its profile: where the time goes, and the longest kernels.
 
-Kernels belong to a group by their name. "waiting" is the rest of the wall
-time, in which the device waits for the host. On a CPU, operators take the
-place of kernels, and the profiled round is slower than others.
+Kernels belong to a group by their name. "waiting" is the rest of the
+wall time, in which the device waits for the host. On a CPU, operators
+take the place of kernels, and the profiled round is slower than others.
 """
 
 import re

@@ -21,10 +21,8 @@ from benchmarking.profiles import measure_seconds
 from model import GPT, GPTConfig
 
 BASELINES = ("rope", "nope")  # encodings that every benchmark measures
-# Paths that are compared with that of "auto" where they support the
-# encoding.
-# They are tried before they are timed, and left out if the hardware
-# fails.
+# Paths that are compared with that of "auto" where they support the encoding.
+# They are tried before they are timed, and left out if the hardware fails.
 PATHS: dict[str, tuple[str, ...]] = {"cpu": ("dense", "sdpa/flash")}
 PATHS["cuda"] = (*PATHS["cpu"], "sdpa/cudnn", "triton", "flex")
 # Longest context of a compiled dense path: each chunk is compiled
@@ -94,8 +92,8 @@ class BenchmarkCase:
     """One thing to time.
 
     prepare: prepares a round, untimed, and returns the function to time.
-    measure: returns further fields of the entry, such as memory in bytes,
-    from
+    measure: returns further fields of the entry, such as memory in
+    bytes, from
         the median of a round.
     path: attention: value of --attention that selects what is timed.
     """

@@ -2,10 +2,11 @@
 
     ratio = perplexity_ratio([(entry, other), (entry_of_seed_2, other_of_seed_2)])
 
-docs/evaluation.md ("Verdicts") describes both, and how they are added.
+docs/evaluation.md ("Verdicts") describes both, and how they are
+added.
 Widening a percentile interval by t / 1.96 * sqrt(n / (n - 1)), for n
-segments, is Hesterberg's "expanded percentile interval" (2015). Segments
-are at most 32; a single window is cut at bins of positions.
+segments, is Hesterberg's "expanded percentile interval" (2015).
+Segments are at most 32; a single window is cut at bins of positions.
 """
 
 import math
@@ -75,10 +76,10 @@ def t_quantile(degrees: int) -> float:
 def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) -> Interval:
     """Return the ratio of two perplexities, first over second.
 
-    pairs: for each seed, entries of eval_extrapolation.py, of the same
-    text if `paired`. Entries without losses of blocks, or with different
-    numbers of predictions, are compared by standard errors. NaN or Inf:
-    no interval.
+    pairs: for each seed, entries of eval_extrapolation.py, of the
+    same text if `paired`. Entries without losses of blocks, or with
+    different numbers of predictions, are compared by standard errors.
+    NaN or Inf: no interval.
     """
     differences = [first["loss"] - second["loss"] for first, second in pairs]
     if not np.isfinite(differences).all():
@@ -132,7 +133,8 @@ def _cumulative_losses(entry: dict) -> tuple[np.ndarray, np.ndarray]:
 def score_ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
     """Return the ratio of two mean scores; none if all of a divisor are 0.
 
-    pairs: for each seed, scores (n,) of the same n independent queries.
+    pairs: for each seed, scores (n,) of the same n independent
+    queries.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = [float(np.divide(first.mean(), second.mean())) for first, second in pairs]
@@ -165,7 +167,8 @@ def unpaired_difference(pairs: Sequence[Sequence[tuple[float, float | None]]]) -
     errors = [(a, b) for (_, a), (_, b) in pairs if a is not None and b is not None]
     if len(errors) < len(pairs):
         return Interval(statistics.mean(differences), seeds=len(pairs), paired=False)
-    # Seeds share the text: its error does not decrease with their number.
+    # Seeds share the text: its error does not decrease with their
+    # number.
     width = NORMAL_QUANTILE * math.hypot(*np.mean(errors, 0))
     return over_seeds(differences, (width, width), paired=False)
 
@@ -182,8 +185,8 @@ def mean_interval(values: Numbers, errors: Sequence[float | None], n: int) -> In
 def ratio_of_rounds(first: Numbers, second: Numbers = ()) -> Interval:
     """Return exp(mean of first - mean of second), with Welch's t interval.
 
-    They are logarithms from independent rounds; second = (): a mean of 0.
-    No interval for a single round.
+    They are logarithms from independent rounds; second = (): a mean
+    of 0. No interval for a single round.
     """
     samples = [np.asarray(sample, float) for sample in (first, second) if len(sample)]
     estimate = float(samples[0].mean() - (samples[1].mean() if len(samples) > 1 else 0))

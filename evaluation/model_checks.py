@@ -21,7 +21,8 @@ from training.optimizer import make_grad_scaler, make_optimizer
 
 V = 96  # vocabulary
 CHUNKS = (1, 7, 40)  # tokens that a KV cache reads at a time
-# Encodings that cannot distinguish the order of 20 tokens in one layer.
+# Encodings that cannot distinguish the order of 20 tokens in one
+# layer.
 WITHOUT_ORDER = ("nope", "dape", "ssmax", "logn", "sink")
 
 
@@ -67,9 +68,9 @@ def read_in_chunks(model: GPT, tokens: Tensor, chunk: int, capacity: int) -> Ten
 def check_causality(spec: str, path: str) -> Measurements:
     """Change or remove later tokens, far beyond the training length of 32.
 
-    Usual cause: a feature depends on later tokens, as x.mean(1) does, or
-    on the text's length: use pos, not x.size(1); logits_transform does
-    not use `mask`
+    Usual cause: a feature depends on later tokens, as x.mean(1) does,
+    or on the text's length: use pos, not x.size(1); logits_transform
+    does not use `mask`
     """
     model = make_model(spec, attention=path)
     tokens = torch.randint(V, (2, min(150, model.max_context or 150)))
@@ -89,8 +90,10 @@ def check_causality(spec: str, path: str) -> Measurements:
 def check_order(spec: str) -> None:
     """Reverse 19 of 20 tokens: the last logits of one layer must change.
 
-    Usual cause: a hook's name is misspelled, or no hook uses pos or sums;
-    what only changes other encodings' logits needs one, as in dape+kerple
+    Usual cause: a hook's name is misspelled, or no hook uses pos or
+    sums;
+    what only changes other encodings' logits needs one, as in
+    dape+kerple
     """
     if spec in WITHOUT_ORDER:
         raise NotApplicable("does not distinguish the order of 20 tokens in one layer")
@@ -118,8 +121,8 @@ def check_order(spec: str) -> None:
 def check_cache(spec: str, path: str) -> Measurements:
     """Compare logits of 60 tokens read through a KV cache with one pass.
 
-    Usual cause: features ignore `previous` or `pos`: add previous[0] to
-    cumulative sums, and use pos, not torch.arange(T)
+    Usual cause: features ignore `previous` or `pos`: add previous[0]
+    to cumulative sums, and use pos, not torch.arange(T)
     """
     model = make_lively_model(spec, attention=path)
     tokens = torch.randint(V, (2, 60))
@@ -134,7 +137,8 @@ def check_cache(spec: str, path: str) -> Measurements:
 def check_cache_window(spec: str, window: int) -> Measurements:
     """Compare reading through a short cache with one matrix of all pairs.
 
-    Usual cause: the bias of a pair depends on tokens outside the window
+    Usual cause: the bias of a pair depends on tokens outside the
+    window
     """
     model = make_lively_model(spec)
     tokens = torch.randint(V, (2, 70))
@@ -189,8 +193,8 @@ def check_fixed_shapes(spec: str) -> Measurements:
 def check_one_graph(spec: str) -> Measurements:
     """Compile each kind of layer to one graph, and compare with eager mode.
 
-    Usual cause: .item(), numpy, or `if` on a tensor: use torch.where or
-    clamp
+    Usual cause: .item(), numpy, or `if` on a tensor: use torch.where
+    or clamp
     """
     model = make_lively_model(spec)
     plain = gradients(model)
@@ -292,8 +296,8 @@ def check_determinism(spec: str) -> None:
 def check_training(spec: str) -> Measurements:
     """Take 20 optimizer steps on one batch: the loss must fall.
 
-    Usual cause: tokens do not reach the output, or the initial bias is
-    large
+    Usual cause: tokens do not reach the output, or the initial bias
+    is large
     """
     model = make_model(spec, n_layer=1).train()
     optimizer = make_optimizer(model, lr=1e-2)

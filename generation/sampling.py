@@ -46,9 +46,8 @@ def generate(
 ) -> Iterator[dict[int, int]]:
     """Yield the new tokens of each step, {row: token}, of unfinished rows.
 
-    model: `prepare_generation` makes it faster. prompts: of at least one
-    token.
-    end_token: finishes a row; it is not yielded.
+    model: `prepare_generation` makes it faster. prompts: of at least
+    one token. end_token: finishes a row; it is not yielded.
 
     All rows advance together from the end of the shortest prompt; a row
     inside of its prompt takes the prompt's token. When an encoding's
@@ -120,7 +119,8 @@ def sample_token(
         return logits.argmax(-1)
     # at most 0: a low temperature cannot overflow
     shifted = logits - logits.amax(-1, keepdim=True)
-    # Lower temperatures differ only in float32's range: 1 / 1e-40 is Inf.
+    # Lower temperatures differ only in float32's range: 1 / 1e-40 is
+    # Inf.
     probabilities = (shifted / max(config.temperature, 1e-30)).softmax(-1)
     tokens = None  # those of the columns of `probabilities`, if not all in order
     if config.top_k is not None and config.top_k < logits.size(-1):
@@ -169,11 +169,11 @@ def prepare_generation(model: GPT, dtype: torch.dtype, compile: bool = False) ->
 
     Call it when the model is on its device; the model can then only
     generate.
-    On a CPU the product with one row reads all weights. In float32, those
-    (out, in) with out >= in are stored by columns, which halves its time.
-    In bfloat16, Linear layers of blocks become `PackedLinear`, unless the
-    step is compiled; the embedding, in which tokens are looked up, does
-    not.
+    On a CPU the product with one row reads all weights. In float32,
+    those (out, in) with out >= in are stored by columns, which halves
+    its time. In bfloat16, Linear layers of blocks become
+    `PackedLinear`, unless the step is compiled; the embedding, in which
+    tokens are looked up, does not.
     """
     cast_blocks(model, dtype)
     tables = {model.wte, model.output_layer}

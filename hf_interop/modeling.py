@@ -7,8 +7,8 @@
 An encoder loads with AutoModelForMaskedLM. AutoModel gives the hidden
 states of either: model(tokens).last_hidden_state, (B, T, C).
 
-export_hf.py copies this file. Written for transformers 5. Importing it
-makes PyTorch round denormal numbers to 0 on the CPU: the attention
+export_hf.py copies this file. Written for transformers 5. Importing
+it makes PyTorch round denormal numbers to 0 on the CPU: the attention
 weights of steep biases would be up to four times as slow.
 
 Legend: B batch, T tokens, C width, H heads, D head dimension, V
@@ -45,7 +45,8 @@ PASSED_ON = ("logits_to_keep", "output_hidden_states", "output_attentions")
 # NumPy before 2.4 warns if denormals are rounded at the first call.
 np.finfo(np.float32)
 np.finfo(np.float64)
-# Threads inherit this setting, so it is set before the first computation.
+# Threads inherit this setting, so it is set before the first
+# computation.
 torch.set_flush_denormal(True)
 
 
@@ -66,7 +67,8 @@ class PosencConfig(PreTrainedConfig):
 class PosencPreTrained(PreTrainedModel):
     """GPT wrapped as a transformers model.
 
-    Encodings and norms stay float32 when a model is loaded as bfloat16.
+    Encodings and norms stay float32 when a model is loaded as
+    bfloat16.
     safetensors has no checksum: loading checks the SHA-256 in
     config.json.
     """
@@ -168,11 +170,11 @@ class PosencPreTrained(PreTrainedModel):
     ) -> BaseModelOutputWithPast:
         """Return the output of the last norm, (B, T, C) float32, and more.
 
-        input_ids (B, T) or inputs_embeds (B, T, C). attention_mask: (B,
-        T), 0 at padding, on one side, which changes no row's result.
-        position_ids: only the model's own. output_hidden_states: add the
-        inputs of all blocks and the result, each (B, T, C). Raises
-        ValueError for other inputs.
+        input_ids (B, T) or inputs_embeds (B, T, C). attention_mask:
+        (B, T), 0 at padding, on one side, which changes no row's
+        result. position_ids: only the model's own.
+        output_hidden_states: add the inputs of all blocks and the
+        result, each (B, T, C). Raises ValueError for other inputs.
         """
         if output_attentions or (
             output_attentions is None and self.config.output_attentions
@@ -310,8 +312,8 @@ class PosencForCausalLM(PosencWithLogits, GenerationMixin):
 def check_weights(name_or_path: str | Path, arguments: dict) -> None:
     """Raise OSError if weights have another SHA-256 than config.json says.
 
-    arguments: of from_pretrained. Models that push_to_hub uploaded have
-    none.
+    arguments: of from_pretrained. Models that push_to_hub uploaded
+    have none.
     """
     location = {name: arguments[name] for name in LOCATION if name in arguments}
     try:
@@ -349,7 +351,8 @@ def is_padded(attention_mask: Tensor | None) -> TypeGuard[Tensor]:
 def pad_right(x: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
     """Move left padding to the right; return x and the index (B, T) to undo it.
 
-    x: (B, T) or (B, T, C). Raises ValueError for padding between tokens.
+    x: (B, T) or (B, T, C). Raises ValueError for padding between
+    tokens.
     """
     length = x.size(1)
     steps = torch.arange(length, device=x.device)
@@ -388,8 +391,8 @@ def check_positions(
 class CacheAdapter(Cache):
     """A transformers cache as a kv_cache.Cache.
 
-    Raises ValueError for caches that would round, drop or move what they
-    store.
+    Raises ValueError for caches that would round, drop or move what
+    they store.
     """
 
     def __init__(self, cache, model: GPT):
@@ -412,9 +415,9 @@ class CacheAdapter(Cache):
 class LayerCacheAdapter(LayerCache):
     """One layer of a transformers cache as a kv_cache.LayerCache.
 
-    Features are additional columns of the keys, so that what transformers
-    does to a cache (beam search, cropping) applies to them, too. A key
-    that heads share has the columns of all of them.
+    Features are additional columns of the keys, so that what
+    transformers does to a cache (beam search, cropping) applies to
+    them, too. A key that heads share has the columns of all of them.
     """
 
     def __init__(self, cache, layer: int, heads: int):

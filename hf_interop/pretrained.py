@@ -27,8 +27,8 @@ from model import GPT, GPTConfig
 from text_data import hub
 from text_data.tokenizer import GPT2_VOCABULARY, make_tokenizer
 
-# Our module -> theirs, whose rows it holds one after the other. GPT-2's
-# names are ours.
+# Our module -> theirs, whose rows it holds one after the other.
+# GPT-2's names are ours.
 LLAMA_NAMES = {
     "wte": ["embed_tokens"],
     "ln_1": ["input_layernorm"],
@@ -54,7 +54,8 @@ def load_pretrained(
 ) -> tuple[GPT, str | None, Path | None]:
     """Return a model, its commit on the hub, and its folder of transformers.
 
-    name: as in import_pretrained.py. block_size: of a CABLE checkpoint;
+    name: as in import_pretrained.py. block_size: of a CABLE
+    checkpoint;
     None:
     1024. Raises InputError if the model does not exist or is not
     supported.
@@ -100,8 +101,8 @@ def tokenizer_of(
 ) -> tuple[str, dict[str, bytes]]:
     """Return name and files (GPT-2: none) of a model's tokenizer.
 
-    Raises InputError if there is none, or if it has more tokens than the
-    model.
+    Raises InputError if there is none, or if it has more tokens than
+    the model.
     """
     found, vocab_size, files = "gpt2", GPT2_VOCABULARY, {}
     if folder and model.config.block != "gpt2":

@@ -39,9 +39,9 @@ class KerplePower(DistanceBias):
 class FIRE(Encoding):
     """f(psi(d) / psi(max(threshold, i))), psi(x) = log(abs(c) x + 1), f an MLP 1 -> width -> H.
 
-    f has a ReLU; c starts at 0.1; `threshold` has a learnable factor that
-    starts at 1. Bidirectional: max(i, j) replaces i.
-    Source: Li et al. 2024 (FIRE), eqs. 5-7
+    f has a ReLU; c starts at 0.1; `threshold` has a learnable factor
+    that starts at 1. Bidirectional: max(i, j) replaces i. Source: Li et
+    al. 2024 (FIRE), eqs. 5-7
     """
 
     names = ("fire",)

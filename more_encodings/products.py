@@ -59,9 +59,9 @@ class PaTH(Encoding):
 class Wall(Encoding):
     """sum_n q_in k_jn exp(P_in - P_jn), times the scale; P = cumsum log sigmoid(x W + b).
 
-    A decay per column. W: C -> C, N(0, 0.02); b = 8 at the start: nearly
-    no decay. Source: Averbuch and Pai 2026, flash-linear-attention's
-    WallAttention
+    A decay per column. W: C -> C, N(0, 0.02); b = 8 at the start:
+    nearly no decay. Source: Averbuch and Pai 2026,
+    flash-linear-attention's WallAttention
     """
 
     names = ("wall",)

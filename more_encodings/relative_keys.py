@@ -66,9 +66,9 @@ class TransformerXL(Encoding):
 class CoPE(Encoding):
     """q_i e[p_ij], p_ij = sum_{t=j..i} sigmoid(logit_it), clipped to the last row of e.
 
-    e is a learnable table of `positions` rows, shared by all heads, zero
-    at the start, interpolated between integers. There is no bidirectional
-    form. Source: Golovneva et al. 2024 (CoPE), section 4
+    e is a learnable table of `positions` rows, shared by all heads,
+    zero at the start, interpolated between integers. There is no
+    bidirectional form. Source: Golovneva et al. 2024 (CoPE), section 4
     """
 
     names = ("cope",)

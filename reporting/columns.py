@@ -1,8 +1,8 @@
 """Columns of result tables: records grouped by encoding, merged over seeds.
 
 A record is one checkpoint's result on one data set: record["lengths"]
-maps context lengths (distances, for recall) to entries, or to None where
-the encoding does not support the length.
+maps context lengths (distances, for recall) to entries, or to None
+where the encoding does not support the length.
 """
 
 import json
@@ -29,8 +29,8 @@ PAPER_ORDER = (
     *("cable", "cable-nw", "alibi", "fire", "t5", "t5-clip", "kerple"),
     *("rope", "learnable", "sinusoidal"),
 )
-# What a label shows next to the encoding, and what else the seeds of one
-# column share.
+# What a label shows next to the encoding, and what else the seeds of
+# one column share.
 LABELS = {"size": "{}", "block_size": "{:,}", "cache_window": "cache {:,}"}
 RECIPE_KEYS = ("parameters", "step", "objective", "settings", "training_text")
 # What runs must share to be compared, in addition to their settings.
@@ -122,8 +122,8 @@ def make_columns(records: list[dict], key: str, may_differ: Names = ()) -> list[
 
     A label is the encoding, plus the settings that differ between its
     columns.
-    If runs still share it, the run's name replaces the encoding, with its
-    folder if several runs have this name.
+    If runs still share it, the run's name replaces the encoding, with
+    its folder if several runs have this name.
     """
     groups = [*_group(in_order(records), setup_of).values()]
     suffixes = [_label_suffix(group[0], [each[0] for each in groups]) for group in groups]
@@ -169,9 +169,10 @@ def setup_of(record: dict) -> tuple:
 def differing_settings(records: list[dict]) -> list[str]:
     """Return the training settings that differ, except encoding and seed.
 
-    In runs of 0 steps, with weights of others, none has had an effect.
-    Imported models have few settings: those that a record lacks are not
-    compared.
+    In runs of 0 steps, with weights of others, none has had an
+    effect.
+    Imported models have few settings: those that a record lacks are
+    not compared.
     """
     trainings = [training_of(record) for record in records]
     has_import = any("model" in record["settings"] for record in records)
@@ -206,7 +207,8 @@ def describe_differences(
 ) -> tuple[str, str]:
     """Return a warning on settings that prevent comparisons; a note on others.
 
-    by_model: do not compare runs of different sizes and training lengths.
+    by_model: do not compare runs of different sizes and training
+    lengths.
     """
     first = [column.records[0] for column in columns]
     models = _group(first, lambda each: by_model and (each.get("size"), each["block_size"]))
@@ -221,7 +223,8 @@ def describe_differences(
 def _describe_setting(name: str, columns: list[Column]) -> str:
     """Return a setting as Markdown: "lr: 0.004 (cable), 0.008 (rope)".
 
-    Of many columns, those with the most frequent value are not listed.
+    Of many columns, those with the most frequent value are not
+    listed.
     """
     by_value = _group(columns, lambda each: str(training_of(each.records[0]).get(name)))
     texts = []

@@ -15,7 +15,8 @@ from evaluation.intervals import Interval
 
 MISSING = "—"
 LOCKED = "verdicts.csv"  # the lock of a folder is next to this file
-# Characters with a meaning in Markdown, and starts of tags and entities.
+# Characters with a meaning in Markdown, and starts of tags and
+# entities.
 MARKDOWN = re.compile(r"[\\`*\[\]]|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 
 

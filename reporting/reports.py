@@ -32,8 +32,8 @@ def files_of(row: dict) -> list[Path]:
 def make(row: dict, root: Path) -> list[Path]:
     """Run a row's command in a folder with a copy of results/.
 
-    Returns the files that differ from the committed ones; plots: missing
-    ones.
+    Returns the files that differ from the committed ones; plots:
+    missing ones.
     """
     files = files_of(row)
     folder = root / files[0].parent

@@ -28,8 +28,9 @@ def length_table(
     """Return a table with a row per length: mean ± deviation over seeds.
 
     A wide table is transposed, shows the largest deviation, and omits
-    lengths near others. best: min or max, of the values in bold, with all
-    that print alike; None: no bold. marks: printed after the values.
+    lengths near others. best: min or max, of the values in bold, with
+    all that print alike; None: no bold. marks: printed after the
+    values.
     """
     lengths = all_lengths(columns)
     is_wide = len(columns) >= MAX_COLUMNS
@@ -155,8 +156,10 @@ def cases(result: dict) -> Iterator[tuple[int, str, dict | None]]:
 def speed_table(benchmark: str, result: dict, by_context: bool = False) -> Table:
     """Return a benchmark's table: one row per context and encoding.
 
-    Unsupported contexts have no numbers; columns without any are omitted.
-    by_context: print one row per encoding; the CSV file stays complete.
+    Unsupported contexts have no numbers; columns without any are
+    omitted.
+    by_context: print one row per encoding; the CSV file stays
+    complete.
     """
     rows = []
     for context, name, entry in cases(result):
@@ -244,9 +247,9 @@ def speed_sort_key(name: str) -> tuple:
 def comparison_table(record: dict) -> Table:
     """Return the table of `bench.py compare`: a row per task and other code.
 
-    Speeds are medians. The ratio is the geometric mean over rounds, with
-    its interval. Of peak: median of our FLOP/s relative to a matrix
-    product in the same round; a task without FLOPs has none.
+    Speeds are medians. The ratio is the geometric mean over rounds,
+    with its interval. Of peak: median of our FLOP/s relative to a
+    matrix product in the same round; a task without FLOPs has none.
     """
     result, rows = record["compare"], []
     for row in result["rows"]:

@@ -3,8 +3,8 @@
     rungs = make_rungs(read_records(["results/reproduction", "results/ladder/ladder_2"]))
     table(measure(rungs), rungs).markdown()
 
-Ratios are the rows of `trend` in results/claims.yaml: 1 is no effect. Far
-is 16 times the training length, or 15 if 16 is not recorded.
+Ratios are the rows of `trend` in results/claims.yaml: 1 is no effect.
+Far is 16 times the training length, or 15 if 16 is not recorded.
 """
 
 import math
@@ -48,8 +48,8 @@ class Rung:
 def _ratio(claim: Claim, records: list[dict]) -> Interval | None:
     """Return a claim's ratio, if any; of several recipes, with the most seeds.
 
-    It is of the protocol with most lengths: all ratios are then of one
-    text.
+    It is of the protocol with most lengths: all ratios are then of
+    one text.
     """
     metric = METRICS[claim.quantity]
     records = [record for record in records if metrics.metric_of(record) is metric]

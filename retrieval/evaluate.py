@@ -6,7 +6,8 @@
 
 Queries and documents are truncated to each length, and documents are
 ranked by cosine similarity. The metric is the mean nDCG@10 over the
-queries, in percent (CABLE, table 3). retrieval/tasks.py describes --data.
+queries, in percent (CABLE, table 3). retrieval/tasks.py describes
+--data.
 """
 
 import math

@@ -8,14 +8,14 @@
 
 The recipe is that of the CABLE paper (section 5.5), with ModernBERT's
 settings where the paper prints none (docs/retrieval.md).
-sentence-transformers trains it. The loss of a query is the cross-entropy
-of its passage among all passages and hard negatives of the batch, with 20
-times the cosine similarity as logits. Pooling, the mean over the last
-layer's tokens, is our choice.
+sentence-transformers trains it. The loss of a query is the
+cross-entropy of its passage among all passages and hard negatives of
+the batch, with 20 times the cosine similarity as logits. Pooling, the
+mean over the last layer's tokens, is our choice.
 
 The output folder is a sentence-transformers model with a record,
-finetune.json, of settings and losses. --resume continues from the newest
-complete checkpoint in checkpoints/, removed at the end.
+finetune.json, of settings and losses. --resume continues from the
+newest complete checkpoint in checkpoints/, removed at the end.
 """
 
 import dataclasses

@@ -6,15 +6,16 @@
         --out_dir runs/retrieval/cable
     python -m retrieval.evaluate runs/retrieval/cable --data data/mine
 
-This is the inverse cloze task (Lee et al. 2019, section 4): a query is a
-sentence, and the relevant document is the text that it was removed from.
+This is the inverse cloze task (Lee et al. 2019, section 4): a query is
+a sentence, and the relevant document is the text that it was removed
+from.
 
 The task (layout: retrieval/tasks.py) is made from the split `val`:
 documents of
 --length characters, and queries from any position in some of them.
 Triplets are made from `train`: passages of --passage characters, with
-another passage of the same document as the negative. MS MARCO and MLDR do
-not need this program.
+another passage of the same document as the negative. MS MARCO and MLDR
+do not need this program.
 """
 
 import itertools

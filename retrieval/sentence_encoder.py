@@ -41,8 +41,8 @@ def load_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
     """Return an exported encoder.
 
     Truncates texts to max_tokens, or its training length. Raises
-    InputError if it has none, the length is not supported, or a plugin is
-    missing.
+    InputError if it has none, the length is not supported, or a plugin
+    is missing.
     """
     remedy = "pass a folder that export_hf.py wrote for an encoder"
     config = read_config(folder, remedy)

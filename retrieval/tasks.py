@@ -137,10 +137,9 @@ def _read_hub(split: str) -> tuple[dict, str | None]:
 def ndcg(ranking: list[str], relevant: dict[str, int], k: int = 10) -> float:
     """Return the normalized discounted cumulative gain, in [0, 1].
 
-    ranking: document ids, the best first. relevant: relevance by document
-    id.
-    DCG = sum of relevance / log2(1 + rank) of the first k (Järvelin and
-    Kekäläinen 2002).
+    ranking: document ids, the best first. relevant: relevance by
+    document id. DCG = sum of relevance / log2(1 + rank) of the first k
+    (Järvelin and Kekäläinen 2002).
     """
 
     def dcg(relevances):

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 MINIMUM_PYTHON = (3, 11)
-# Modules that every program needs. Others are imported where they are used.
+# Modules that every program needs. Others are imported where they are
+# used.
 REQUIRED = ("torch", "numpy", "msgspec", "yaml", "tqdm", "filelock")
 
 

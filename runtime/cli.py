@@ -1,9 +1,9 @@
 """Command line: settings from YAML files and flags, and one-line errors.
 
-A program's settings are a dataclass: its defaults < YAML files (--config)
-< flags. `parse` checks names, types and limits, the program checks
-meanings, and `run` prints problems. Programs with a field `plugin` accept
---plugin FILE.
+A program's settings are a dataclass: its defaults < YAML files
+(--config) < flags. `parse` checks names, types and limits, the program
+checks meanings, and `run` prints problems. Programs with a field
+`plugin` accept --plugin FILE.
 """
 
 import argparse
@@ -32,7 +32,8 @@ from msgspec import Meta
 
 from errors import InputError
 
-# int64 of PyTorch and NumPy. Products of two settings stay within float64.
+# int64 of PyTorch and NumPy. Products of two settings stay within
+# float64.
 LARGEST = {int: 2**63 - 1, float: 1e30}
 LONGEST_LENGTH = 2**31 - 1  # tokens of a context
 USABLE = r"\A[^\x00\ud800-\udfff]*\Z"  # can be a file name and be printed
@@ -55,7 +56,8 @@ def parse(
 
     config_class: a dataclass with a docstring under each field. argv:
     None:
-    sys.argv. positional: (name, help) of the field for words without a flag.
+    sys.argv. positional: (name, help) of the field for words without a
+    flag.
     inherit: function of all values and of given names; returns what
     replaces defaults. Raises InputError for all unknown names, then all
     invalid values.

@@ -68,7 +68,8 @@ def _partial_path(path: Path) -> Path:
 def remove_partial_files(folder: Path) -> None:
     """Remove the temporary files that killed processes left in a folder.
 
-    Locked files are in use and stay; so do all on a file system without locks.
+    Locked files are in use and stay; so do all on a file system without
+    locks.
     """
     for path in folder.iterdir():
         if re.fullmatch(r".+\.[0-9a-f]{8}\.partial", path.name):
@@ -101,7 +102,8 @@ def locked(path: str | Path):
 
     Read, change and write `path` in the block; readers need no lock
     (`atomic`).
-    The lock is on a hidden file; one that a killed process leaves locks nothing.
+    The lock is on a hidden file; one that a killed process leaves locks
+    nothing.
     Without effect on a file system without locks. Raises InputError
     (`writing`).
     """
@@ -143,7 +145,8 @@ def check_writable(folder: Path) -> None:
 
 def write_json(path: str | Path, value) -> None:
     """Write `value` as JSON, with arrays of numbers on one line."""
-    # Strings have no raw newline, so "[" before a newline opens an array.
+    # Strings have no raw newline, so "[" before a newline opens an
+    # array.
     text, array = json.dumps(value, indent=1), r"\[\n([^][{}\"]*)\n *\]"
     text = re.sub(array, lambda match: f"[{' '.join(match[1].split())}]", text)
     with atomic(path) as file:
@@ -154,7 +157,8 @@ def read_json(path: str | Path, remedy: str, schema=None):
     """Return the JSON value in `path`.
 
     schema: its type (schema.py); None: any. Raises InputError, ending
-    with `remedy`, for a missing or corrupt file and a value of another type.
+    with `remedy`, for a missing or corrupt file and a value of another
+    type.
     """
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -170,7 +174,8 @@ def read_json(path: str | Path, remedy: str, schema=None):
 def read_json_lines(path: str | Path) -> list[Any]:
     """Return the JSON values of a file's lines, None for corrupt lines.
 
-    An incomplete last line is left out. Raises OSError if it cannot be read.
+    An incomplete last line is left out. Raises OSError if it cannot be
+    read.
     """
     values: list[Any] = []
     for line in Path(path).read_bytes().split(b"\n"):

@@ -71,8 +71,8 @@ class Run:
         """Return the content of the newest checkpoint, or None for a new run.
 
         override: settings that may differ. Raises InputError if the
-        folder has another run, or any and `resume` is False, or a corrupt
-        checkpoint.
+        folder has another run, or any and `resume` is False, or a
+        corrupt checkpoint.
         """
         paths = checkpoints.list_checkpoints(self.folder)
         if not resume and (paths or any((self.folder / x).exists() for x in (CONFIG, LOG))):
@@ -166,7 +166,8 @@ class Run:
         """Write a checkpoint, then remove all but the newest `keep`.
 
         checkpoint: CONTENT without format, config and data. Raises
-        InputError if it cannot be written; the earlier checkpoints then stay.
+        InputError if it cannot be written; the earlier checkpoints then
+        stay.
         """
         if not self.is_writer:
             return
@@ -224,7 +225,8 @@ def refusal(folder: Path, difference: str, remedy: str | None = None) -> str:
 def lock_folder(folder: Path) -> Callable[[], None]:
     """Create and lock a folder, and return the function to unlock it.
 
-    The lock ends with the process. Raises InputError if another one has it.
+    The lock ends with the process. Raises InputError if another one has
+    it.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -4,8 +4,8 @@
     status = scheduler.run()
 
 A job runs on all GPUs (torchrun); side by side, each has one GPU or its
-part of the cores (OMP_NUM_THREADS). Jobs start in their order once those
-that they need are done. A report runs again for new records.
+part of the cores (OMP_NUM_THREADS). Jobs start in their order once
+those that they need are done. A report runs again for new records.
 """
 
 import contextlib
@@ -29,7 +29,8 @@ import yaml
 
 # Programs that are done if their output exists.
 ONCE = {"export_hf.py", "import_pretrained.py", "retrieval.prepare"}
-# Has the command of a bench.py that has ended: its output is written earlier.
+# Has the command of a bench.py that has ended: its output is written
+# earlier.
 FINISHED = ".finished"
 DEVICES = "EXPERIMENT_DEVICES"  # number of devices to believe in, for tests
 SCRIPTS = "EXPERIMENT_SCRIPTS"  # processes of the calling scripts; jobs end with them

@@ -2,8 +2,8 @@
 
     python scripts/layers.py        # write the diagram to docs/development.md
 
-An arrow leads to an imported part; those that follow from others are left
-out.
+An arrow leads to an imported part; those that follow from others are
+left out.
 """
 
 import ast

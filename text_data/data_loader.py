@@ -26,7 +26,8 @@ BATCH_TOKENS = 16_384
 class Windows:
     """Windows of length + 1 tokens, `length` apart, none across two shards.
 
-    A shard's first token and its remainder are never targets, the others once.
+    A shard's first token and its remainder are never targets, the
+    others once.
     Raises InputError if no window fits.
     """
 
@@ -114,10 +115,11 @@ def read_masked_windows(
 ) -> tuple[Tensor, ...]:
     """Return inputs (n, length), targets and masked positions (n, t), int64.
 
-    Of t = masked_count(length, rate) random tokens per window, 80% become
-    <|mask|> (the first id after the vocabulary), 10% a random token, 10%
-    stay (Devlin et al. 2019, section 3.1). They depend only on mask_seed
-    and the window's position. Other arguments and errors: `read_windows`.
+    Of t = masked_count(length, rate) random tokens per window, 80%
+    become <|mask|> (the first id after the vocabulary), 10% a random
+    token, 10% stay (Devlin et al. 2019, section 3.1). They depend only
+    on mask_seed and the window's position. Other arguments and errors:
+    `read_windows`.
     """
     positions = list(positions)
     tokens, _ = read_windows(shards, positions, length)
@@ -139,8 +141,8 @@ def read_masked_windows(
 class Sampler:
     """The order of training: a permutation of all windows per (seed, epoch).
 
-    Its state is `epoch` and `index` in it. Raises InputError for an index
-    that the data does not have.
+    Its state is `epoch` and `index` in it. Raises InputError for an
+    index that the data does not have.
     """
 
     def __init__(self, windows: int, seed: int, epoch: int = 0, index: int = 0):

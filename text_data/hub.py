@@ -3,8 +3,8 @@
     data_set = PinnedDataset("HuggingFaceFW/fineweb-edu", "sample-10BT", None, remedy)
     folder = download_model("gpt2", ["config.json", "*.safetensors"], remedy)
 
-The clients repeat failed requests. `configure` gives each one a timeout,
-and refuses answers that are shorter than announced.
+The clients repeat failed requests. `configure` gives each one a
+timeout, and refuses answers that are shorter than announced.
 """
 
 import contextlib
@@ -54,8 +54,8 @@ class _LengthCheck:
 
     def __init__(self):
         self.error = http_library().RemoteProtocolError
-        # of large files, by the URL in the storage that the hub redirects
-        # to
+        # of large files, by the URL in the storage that the hub
+        # redirects to
         self.sizes = {}
 
     def __call__(self, response) -> None:

@@ -4,8 +4,8 @@ Sequences consist of symbols, the token ids below SYMBOLS.
 docs/evaluation.md describes the kinds: passage, associative and periodic.
 The symbols of a passage, of the pairs or of a period differ and are not
 in the filler: each counted token followed the only earlier copy of its
-predecessor. Filler that is text has other symbols for its tokens in each
-sequence.
+predecessor. Filler that is text has other symbols for its tokens in
+each sequence.
 
 There are no further tokens: with tied embeddings, those that are never
 predicted delay learning (`rope`: 350 steps, 900 with 320 embeddings).
@@ -27,8 +27,8 @@ SYMBOLS = VOCABULARY_MULTIPLE
 # fewer count.
 TARGETS = 48
 # Up to this fraction of training, all sequences are periodic; later,
-# PERIODIC of them. A network first learns to predict symbols that it has
-# read, then which.
+# PERIODIC of them. A network first learns to predict symbols that it
+# has read, then which.
 CURRICULUM = 0.5
 PERIODIC = 0.5
 SHORTEST_PERIOD = 4

@@ -9,8 +9,8 @@ has 256 int32 header words and then tokens, all little-endian. Every
 document starts with <|endoftext|>.
 
 `next` of a shard in meta.json is the document and its token that follow
-it, `mark` of a streamed source the document, file and row from which the
-next shard can be read.
+it, `mark` of a streamed source the document, file and row from which
+the next shard can be read.
 """
 
 import contextlib
@@ -78,7 +78,8 @@ def allow_open_files(count: int) -> None:
 class TokenFile:
     """The tokens of a checked file, read when used: (n,) uint16 or uint32.
 
-    A memory map would end the process (SIGBUS) if the file is truncated.
+    A memory map would end the process (SIGBUS) if the file is
+    truncated.
     """
 
     def __init__(self, path: Path):
@@ -155,12 +156,13 @@ def _check_header(header: bytes, size: int, tokens: int | None, version: int) ->
 class ShardWriter:
     """Write the shards of a split, each atomically; resume a preparation.
 
-    split: of the first shard. later_split: of the others; None: `split`.
+    split: of the first shard. later_split: of the others; None:
+    `split`.
 
     Documents must come in the same order on every run. `start` is
-    (document, offset in it) of the first token that is not in a finished
-    shard; `add` skips earlier ones. Shards from a missing one on are
-    written again.
+    (document, offset in it) of the first token that is not in a
+    finished shard; `add` skips earlier ones. Shards from a missing one
+    on are written again.
     """
 
     def __init__(
@@ -329,8 +331,9 @@ class Shards:
     "never", or "auto", which does up to AUTO_VERIFY_BYTES in all.
 
     Attributes: tokens (one TokenFile per shard), paths, total (of
-    tokens), vocab_size, tokenizer, meta (of meta.json), sha256 (over the
-    shards' hashes). Raises InputError for a missing, empty or changed shard.
+    tokens), vocab_size, tokenizer, meta (of meta.json), sha256 (over
+    the shards' hashes). Raises InputError for a missing, empty or
+    changed shard.
     """
 
     def __init__(self, folder: str | Path, split: str, verify: str = "auto"):

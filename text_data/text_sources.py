@@ -20,8 +20,8 @@ from typing import Any
 from errors import InputError
 from text_data import hub
 
-# Characters tokenized at a time. tiktoken's regular expression is slow on
-# long text without line breaks.
+# Characters tokenized at a time. tiktoken's regular expression is slow
+# on long text without line breaks.
 PIECE_CHARACTERS = 1 << 20
 ROWS_PER_READ = 256  # rows of a parquet file read at a time
 SKIPPED_LISTED = 10  # skipped files that are printed; the others are counted
@@ -157,8 +157,8 @@ def read_rows(
 
     column: of the text, or several names with commas: a row's first one counts.
     files: a function returns those on the hub. resume_from: the mark of
-    the first row to read. Raises InputError if a file cannot be read, or
-    for a row without text.
+    the first row to read. Raises InputError if a file cannot be read,
+    or for a row without text.
     """
     is_local = not callable(files)
     columns = [*dict.fromkeys(name.strip() for name in column.split(","))]

@@ -209,8 +209,8 @@ def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
 def make_tokenizer(choice: str, texts) -> Tokenizer:
     """Return the tokenizer that --tokenizer chooses.
 
-    choice: see tokenization.Settings. texts: a function that returns the
-    training text, an iterable of strings, for bpe:N.
+    choice: see tokenization.Settings. texts: a function that returns
+    the training text, an iterable of strings, for bpe:N.
     """
     kind, colon, rest = choice.partition(":")
     if kind == "bpe" and colon:
@@ -256,7 +256,8 @@ def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     print(f"training a tokenizer of {vocab_size:,} tokens on the text")
     backend = Tokenizer(models.BPE())
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    # A merge's time is quadratic in the length of a word, and DNA is one word.
+    # A merge's time is quadratic in the length of a word, and DNA is
+    # one word.
     short_words = [words, pre_tokenizers.FixedLength(LONGEST_WORD)]
     backend.pre_tokenizer = pre_tokenizers.Sequence(short_words)
     backend.decoder = decoders.ByteLevel()

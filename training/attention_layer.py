@@ -4,7 +4,8 @@
     results = layer.forward_backward(lambda: layer.attend("triton"))
     errors = relative_errors(results, layer.reference())
 
-It computes what a layer does between its two projections, encoding included.
+It computes what a layer does between its two projections, encoding
+included.
 """
 
 from collections.abc import Callable

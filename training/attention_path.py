@@ -4,9 +4,9 @@
     check_paths(model, config, device, dtype)   # raises InputError if one is wrong
 
 On a GPU, `auto` is a fixed order of paths, by speed on an H100. Before
-the first step one layer of each kind is compared with the dense path. Of
-named paths only `flex` is checked, which compiles each encoding's formula
-and supports not all.
+the first step one layer of each kind is compared with the dense path.
+Of named paths only `flex` is checked, which compiles each encoding's
+formula and supports not all.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ GPU_PATHS = {"sdpa/cudnn", "sdpa/efficient", "flex"}
 GPU_ORDER = ("triton", "sdpa", "flex")
 ROTATION_ORDER, HOPPER_ROTATION_ORDER = ("sdpa", *GPU_ORDER), ("sdpa/cudnn", *GPU_ORDER)
 # Largest relative errors: of TENSORS; of the gradients of parameters,
-# which are sums along the text. In bfloat16 sdpa has 0.23 at the bias of
-# a forget gate.
+# which are sums along the text. In bfloat16 sdpa has 0.23 at the bias
+# of a forget gate.
 TOLERANCES = {
     torch.float32: (1e-3, 1e-2),
     torch.float16: (1e-2, 5e-2),
@@ -48,8 +48,8 @@ TOKENS = (256, 600)  # whole tiles of all kernels; partial tiles
 def choose_path(model: GPT, config, device: torch.device) -> None:
     """Set each layer's path, also in the config that checkpoints store.
 
-    config: of train_gpt.py. Raises InputError on a CPU if the path needs
-    a GPU.
+    config: of train_gpt.py. Raises InputError on a CPU if the path
+    needs a GPU.
     """
     name = config.attention
     if device.type == "cpu" and name in GPU_PATHS:
@@ -71,8 +71,8 @@ def fastest_path(encoding: Encoding, config, hopper: bool = False) -> attention.
     """Return the fastest path that the encoding has on a GPU."""
     order = GPU_ORDER
     if encoding.bias is None and type(unwrap(encoding)).rotate is not Encoding.rotate:
-        # cuDNN's kernel takes half precision and few channels; it is not
-        # deterministic.
+        # cuDNN's kernel takes half precision and few channels; it is
+        # not deterministic.
         is_exact = config.dtype == "float32" or config.deterministic
         has_cudnn = hopper and not (is_exact or encoding.changes_width)
         order = HOPPER_ROTATION_ORDER if has_cudnn else ROTATION_ORDER

@@ -91,8 +91,9 @@ def kept_names(weights: dict, old_pe: str, model: GPT) -> dict[str, str]:
 
     weights: state_dict of a model with the encoding `old_pe`, whose
     plugin need not be loaded. Kept is what both have, in parts of the
-    same or a related class (`rope`, `yarn`), under the same name and with
-    the same shape; if the parts are equal, also tables of another length.
+    same or a related class (`rope`, `yarn`), under the same name and
+    with the same shape; if the parts are equal, also tables of another
+    length.
     """
     kept, unused, state = {}, _locate(weights, old_pe), model.state_dict()
     for name, (layer, part, rest) in _locate(state, model.config.pe).items():

@@ -42,8 +42,9 @@ class MuonAndAdamW(torch.optim.Optimizer):
 def muon(model, lr: float, betas: tuple[float, float], weight_decay: float):
     """Return Muon for the matrices of a GPT's blocks, AdamW for all else.
 
-    Updates have the size of AdamW's (Liu et al. 2025, arXiv 2502.16982),
-    so that one rate and weight decay suit both; the betas are AdamW's.
+    Updates have the size of AdamW's (Liu et al. 2025, arXiv
+    2502.16982), so that one rate and weight decay suit both; the betas
+    are AdamW's.
     """
     matrices = dict.fromkeys(x for x in model.h.parameters() if x.ndim == 2)
     groups = model.parameter_groups(weight_decay)
@@ -72,7 +73,8 @@ def restore_optimizer(
 ) -> None:
     """Load a checkpoint's states, not its settings: --override changes them.
 
-    Raises ValueError, or an error of PyTorch, if they belong to another network.
+    Raises ValueError, or an error of PyTorch, if they belong to another
+    network.
     """
     own = [{**group} for group in optimizer.param_groups]
     optimizer.load_state_dict(checkpoint["optimizer"])

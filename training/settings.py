@@ -216,8 +216,8 @@ def inherit(values: dict, given: set[str]) -> dict:
 
     values: of all settings; given: names that flags and --config give.
     Provided are others of the network's shape, block_size, attn_scale,
-    objective, encoding, and the data if its folder exists. A resumed run
-    keeps its own. Raises InputError without a checkpoint or the
+    objective, encoding, and the data if its folder exists. A resumed
+    run keeps its own. Raises InputError without a checkpoint or the
     encoding's plugin.
     """
     names = {*SHAPE, "block_size", "attn_scale", "objective", "pe", "data"} - given
@@ -272,7 +272,8 @@ def describe_epochs(config, windows: Windows) -> list[str]:
 def check_memory(config: GPTConfig, device: torch.device) -> None:
     """Raise InputError if this machine has too little memory for a network.
 
-    It needs float32 weights; on a CPU also gradients and AdamW's moments.
+    It needs float32 weights; on a CPU also gradients and AdamW's
+    moments.
     """
     with torch.device("meta"):
         model = GPT(config)

@@ -8,8 +8,9 @@ For a query at position i and a key at position j, with d = i - j:
     distance          b = r_h[d], a table per head: t5, t5-clip, kerple and other functions of d
     piecewise-linear  b = f_h(r[d] g_i), f_h piecewise linear: fire (a ReLU network of one input)
 
-S_i - S_j is taken before anything is rounded. In bidirectional attention
-it becomes -|S_i - S_j|, and a table has entries for both signs of d.
+S_i - S_j is taken before anything is rounded. In bidirectional
+attention it becomes -|S_i - S_j|, and a table has entries for both
+signs of d.
 
 The numbers of all heads are float32; only ends of pieces get no
 gradients:
@@ -43,7 +44,8 @@ def bias_from_encoding(
         return "none", {}
     assert encoding.triton_bias is not None, "the kernels do not support the encoding"
     device = k_features[0].device
-    # FIRE's pieces are products of weights, which autocast would round.
+    # FIRE's pieces are products of weights, which autocast would
+    # round.
     with torch.autocast(device.type, enabled=False):
         h = torch.arange(heads, device=device)
         kind, numbers = encoding.triton_bias(q_features, k_features, h)

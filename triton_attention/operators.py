@@ -2,7 +2,8 @@
 
 `interface.fused_attention` checks the arguments.
 
-Arguments, as tensors without data where a kind of bias does not use them:
+Arguments, as tensors without data where a kind of bias does not use
+them:
 
     q, k, v        (B, H, T, D) and (B, G, S, D); or q packed (B, T, 3, H, D), and k, v empty
     s_i, g, s_j    (B, H, T), (B, H, T), (B, H, S), float32
@@ -139,7 +140,8 @@ def _attention_backward_fake(
     dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, *settings
 ):
     kind, _, causal, _, s_learns, g_learns, table_learns = settings
-    # The condition of kernels.attention_backward_rows, which fills ds_i.
+    # The condition of kernels.attention_backward_rows, which fills
+    # ds_i.
     s_i_learns = s_learns and (not causal or KINDS[kind] == "log-decay")
     if q.dim() == 4:
         qkv_grads = tuple(_empty_heads_last(x) for x in (q, k, v))

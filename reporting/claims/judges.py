@@ -52,8 +52,8 @@ SMALLEST = {  # multiple of the training length
 # Printed for another encoding relative to the claim's.
 OTHERS_FIRST = ("perplexity", "accuracy", "training loss", "final training loss")
 SIZES = ("small", "medium")  # of the papers' statements on speed
-# Scripts divide the paper's lengths by these, and use networks of other
-# sizes.
+# Scripts divide the paper's lengths by these, and use networks of
+# other sizes.
 SCALES = (1, 4, 32)
 
 Measured = Iterator[tuple[Claim, Comparisons]]
@@ -64,8 +64,8 @@ def judge_perplexity(
 ) -> list[Verdict]:
     """Return verdicts on decoders.
 
-    Claims of the Sandwich paper are judged by its protocol only, those on
-    its marks if the table with them is `printed`.
+    Claims of the Sandwich paper are judged by its protocol only,
+    those on its marks if the table with them is `printed`.
     """
     first = columns[0].records[0]  # all columns have one protocol
     if "objective" in first:
@@ -90,7 +90,8 @@ def judge_generalization(
 ) -> list[Verdict]:
     """Return verdicts on data that models were not trained on.
 
-    records: see accuracy_and_perplexity; those of one text are compared.
+    records: see accuracy_and_perplexity; those of one text are
+    compared.
     """
     verdicts = []
     by_measure = accuracy_and_perplexity(records)
@@ -132,8 +133,9 @@ def judge_receptive_fields(
 ) -> list[Verdict]:
     """Return verdicts on sliding windows (Sandwich, section 5).
 
-    columns: of receptive fields; perplexities: columns of perplexity. The
-    first one of the same model that was evaluated far enough counts.
+    columns: of receptive fields; perplexities: columns of perplexity.
+    The first one of the same model that was evaluated far enough
+    counts.
     """
     shorter, longer = _rows("windows")
     verdicts = []
@@ -182,8 +184,8 @@ def _judge_models(claims: list[Claim], columns: list[Column]) -> list[Verdict]:
 def _compare(claim: Claim, model: list[Column], columns: list[Column]) -> Measured:
     """Compare an encoding with the others that were measured, or with itself at 1x.
 
-    model: columns of one size and training length. If it has none of the
-    others, those of other models are not comparable.
+    model: columns of one size and training length. If it has none of
+    the others, those of other models are not comparable.
     """
     record, first = model[0].records[0], _first(model)
     is_of_data = not claim.datasets or dataset_of(record) in claim.datasets
@@ -218,8 +220,8 @@ def _compare(claim: Claim, model: list[Column], columns: list[Column]) -> Measur
 def _claimed_names(column: Column) -> list[str]:
     """Return the names of an encoding in claims.
 
-    ALIBI_SLOPES: the shift that scales ALiBi's slopes with the training
-    length, as in scripts/sandwich_table1_2_4.sh.
+    ALIBI_SLOPES: the shift that scales ALiBi's slopes with the
+    training length, as in scripts/sandwich_table1_2_4.sh.
     """
     shift = min(0, round(math.log2(column.trained_at / SANDWICH_LENGTH)))
     is_scaled = column.pe == f"alibi-shift:shift={shift}"
@@ -235,9 +237,9 @@ def _first(columns: list[Column]) -> dict[str, Column]:
 def _multiples(claim: Claim, columns: list[Column]) -> list[float]:
     """Return the multiples of the training length of a comparison, ascending.
 
-    FAR is the first of FAR_MULTIPLES that was measured. "Every length" of
-    a perplexity ends there: figure1.sh evaluates up to 128 times the
-    length.
+    FAR is the first of FAR_MULTIPLES that was measured. "Every
+    length" of a perplexity ends there: figure1.sh evaluates up to 128
+    times the length.
     """
     measured = set()
     for column in columns:
@@ -290,7 +292,8 @@ def _all_training_lengths(claim: Claim, columns: list[Column]) -> Measured:
 def _seed_marks(claim: Claim, columns: list[Column], printed: Printed) -> Measured:
     """Compare encodings that have the claim's mark in a paper with its reference.
 
-    At the same multiples of the training length, over at least two seeds.
+    At the same multiples of the training length, over at least two
+    seeds.
     """
     columns = [column for column in columns if column.pe in printed.numbers]
     reference = _first(columns).get(claim.encoding)
@@ -328,7 +331,8 @@ def find_pairs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Itera
     """Yield pairs of runs, at the paper's lengths or a scale of them.
 
     At the paper's lengths they have its size and data set. Memory and
-    time are those of training steps with the same number of sequences.
+    time are those of training steps with the same number of
+    sequences.
     """
     names = (claim.encoding, *claim.others)
     measure = MEASURES[claim.quantity]

@@ -26,10 +26,9 @@ from reporting.formatting import (
 from reporting.paper import MARKS_REFERENCE, SPEED, TRAINING_LENGTHS, Printed
 from reporting.tables import Marks, marked
 
-# Columns of a paper's table next to ours; it does not name its HellaSwag
-# metric.
-# Raw WikiText-2 and WikiText-103 have one test text, but two columns
-# there.
+# Columns of a paper's table next to ours; it does not name its
+# HellaSwag metric. Raw WikiText-2 and WikiText-103 have one test
+# text, but two columns there.
 PAPER_COLUMNS = {
     "acc_norm": {"paper": "hellaswag_acc"},
     "fineweb": {"paper (fineweb)": "fineweb10b_ppl"},
@@ -49,9 +48,9 @@ def paper_comparison(
     None if nothing overlaps. A row for each encoding; a cell is our
     number, in parentheses the paper's. marks: of our numbers. In the
     paper's setting a cell also has the relative difference. Otherwise
-    both numbers are relative to the training length, at equal multiples
-    of it; in a table of several training lengths, relative to its
-    shortest context.
+    both numbers are relative to the training length, at equal
+    multiples of it; in a table of several training lengths, relative
+    to its shortest context.
     """
     columns = [column for column in columns if column.pe in paper.numbers]
     records = [record for column in columns for record in column.records]
@@ -91,9 +90,9 @@ def paper_comparison(
 def seed_marks(columns: list[Column], paper: Printed | None) -> tuple[Marks, str]:
     """Return marks of paired t-tests over seeds, and a sentence on them.
 
-    As in table 3 of the Sandwich paper, for its encodings, if all have
-    two seeds.
-    Columns with other settings than the reference have none.
+    As in table 3 of the Sandwich paper, for its encodings, if all
+    have two seeds. Columns with other settings than the reference
+    have none.
     """
     numbers = paper.numbers if paper and paper.has_marks else ()
     covered = [column for column in columns if column.pe in numbers]
@@ -150,8 +149,9 @@ def _ratio(value: float | None, base: float | None) -> float | None:
 def paper_speeds(benchmark: str, result: dict, printed: Printed) -> Table | None:
     """Return a table of ratios of speed here and in a paper.
 
-    None if no ratio was measured. Ratios whose context a paper does not
-    state, or that was not measured, are next to each measured context.
+    None if no ratio was measured. Ratios whose context a paper does
+    not state, or that was not measured, are next to each measured
+    context.
     """
     cells = [
         ["benchmark", "context", "speed of", "relative to", "here", "paper", "at context"]
@@ -241,7 +241,8 @@ def generalization_table(
     """Return a table of results on other data, ours and the paper's, by model.
 
     Of several columns of a model the first counts. records: see
-    accuracy_and_perplexity; printed: {(size, encoding): {column: value}}.
+    accuracy_and_perplexity; printed: {(size, encoding): {column:
+    value}}.
     """
     numbers = {}  # name of a column -> {model: value}
     for measure, group in accuracy_and_perplexity(records).items():
