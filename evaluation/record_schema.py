@@ -3,10 +3,10 @@
     read_records(["runs/cable/eval_stdlib_val.json"], remedy)  # {source: record}
     find_mismatch(record, PERPLEXITY)  # None, or "expected float >= 0 at ..."
 
-Records are checked once, when they are read; programs rely on the
-fields that are required here. Names of data sets and splits become
-parts of file names. Numbers are finite, except for perplexities: the
-exponential of a loss of at least 700 is infinity (model.py).
+Records are checked once, when they are read; programs rely on the fields that
+are required here. Names of data sets and splits become parts of file names.
+Numbers are finite, except for perplexities: the exponential of a loss of at
+least 700 is infinity (model.py).
 """
 
 from collections.abc import Sequence
@@ -154,8 +154,7 @@ LOSSES_OF_RUN = {"run pe": Text, "size objective": Text | None, "losses": POINTS
 LOSSES_OF_RUN |= {"seed step?": Count | None}
 RUNS = Annotated[list[fields(LOSSES_OF_RUN, namespace=ORDERED)], NOT_EMPTY]
 LOSSES = fields({"training": Literal["pretraining", "fine-tuning"], "runs": RUNS})
-# finetune.json of retrieval.finetune. An unfinished fine-tuning has
-# no losses.
+# finetune.json of retrieval.finetune. An unfinished fine-tuning has no losses.
 FINETUNED = {"settings": fields({"seed": Count}), "sha256": fields({"data": Text | None})}
 FINETUNING = fields(FINETUNED | {"losses?": POINTS})
 BY_LENGTH = {  # record["metric"]
@@ -185,9 +184,8 @@ def schema_of(record) -> Any:
 def read_json_values(path: str | Path, remedy: str) -> dict[str, Any]:
     """Return {source: JSON value} of a file, or of the lines of a .jsonl file.
 
-    PATH.jsonl:NAME selects the run NAME; in scores, the encoding. A
-    corrupt line is None. Raises InputError as read_json does, and if
-    there is no such line.
+    PATH.jsonl:NAME selects the run NAME; in scores, the encoding. A corrupt line
+    is None. Raises InputError as read_json does, and if there is no such line.
     """
     file, separator, name = str(path).partition(".jsonl:")
     file += ".jsonl" if separator else ""
@@ -210,9 +208,8 @@ def read_records(paths: Sequence[str | Path], remedy: str, schema=None) -> dict[
     """Return {source: record} of JSON files, or JSON lines with a record each.
 
     Sources are the path or, of a line, "PATH, line N"; paths: see
-    read_json_values. schema: None: that of a record's kind. Raises
-    InputError, for all files at once, if one is missing, corrupt, or
-    has a wrong field.
+    read_json_values. schema: None: that of a record's kind. Raises InputError,
+    for all files at once, if one is missing, corrupt, or has a wrong field.
     """
     again = remedy if schema else "evaluate the run again, or remove the file"
     records, problems = {}, []

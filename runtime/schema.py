@@ -3,9 +3,8 @@
     point = fields({"step": Count, "loss?": Number | None})
     find_mismatch([{"step": -1}], list[point])  # "expected int >= 0 at …"
 
-1.0 is no integer, True is no number, and a number with a range is
-neither NaN nor, with two ends, Inf. This module does not import
-PyTorch.
+1.0 is no integer, True is no number, and a number with a range is neither NaN
+nor, with two ends, Inf. This module does not import PyTorch.
 """
 
 from typing import Annotated, Any
@@ -14,8 +13,7 @@ import msgspec
 from msgspec import Meta
 
 MAX_INTEGER = 2**63 - 1
-# Line breaks, control characters, and changes of the direction of a
-# text.
+# Line breaks, control characters, and changes of the direction of a text.
 UNPRINTABLE = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 WORDS = {  # patterns of texts, in words
     rf"\A[^{UNPRINTABLE}]*\Z": "a text of one line",
@@ -41,8 +39,7 @@ Length: Any = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 def fields(types: dict[str, Any], **options: Any) -> Any:
     """Return the type of an object with these fields; "name?" may be missing.
 
-    types: a key has one or several names. options: of
-    msgspec.defstruct.
+    types: a key has one or several names. options: of msgspec.defstruct.
     """
     named = [(name, type_) for names, type_ in types.items() for name in names.split()]
     required = [(name, type_) for name, type_ in named if not name.endswith("?")]
