@@ -1,8 +1,7 @@
 """Absolute positions: SHAPE, CAPE (random in training) and DIET-ABS (bias).
 
-In evaluation mode SHAPE and CAPE are `sinusoidal`. Random numbers are
-drawn per rank, so results depend on the world size. DIET-REL is
-`t5-clip`.
+In evaluation mode SHAPE and CAPE are `sinusoidal`. Random numbers are drawn per
+rank, so results depend on the world size. DIET-REL is `t5-clip`.
 """
 
 import torch
@@ -33,8 +32,7 @@ class SHAPE(Sinusoidal):
 class CAPE(Sinusoidal):
     """`sinusoidal` at (pos + G + U) s during training, with random shift G, jitter U and scale s.
 
-    Per sequence: G uniform in +-`shift`, ln s uniform in +-ln(1 +
-    percent/100).
+    Per sequence: G uniform in +-`shift`, ln s uniform in +-ln(1 + percent/100).
     Per token: U uniform in +-1/2. Positions are not centered.
     Source: Likhomanenko et al. 2021 (CAPE), section 3.1
     """

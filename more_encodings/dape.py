@@ -37,9 +37,9 @@ class DAPE(Encoding):
 class DAPEv2(DAPE):
     """`dape` whose f is two convolutions along the keys, each over three of them.
 
-    Unlike in the published code, no row depends on a future key: the
-    hidden layer of masked keys is zero, too. Source: Zheng et al. 2024b
-    (DAPE V2)
+    Unlike in the published code, no row depends on a future key: the hidden
+    layer of masked keys is zero, too.
+    Source: Zheng et al. 2024b (DAPE V2)
     """
 
     names = ("dapev2",)

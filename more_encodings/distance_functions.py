@@ -39,9 +39,9 @@ class KerplePower(DistanceBias):
 class FIRE(Encoding):
     """f(psi(d) / psi(max(threshold, i))), psi(x) = log(abs(c) x + 1), f an MLP 1 -> width -> H.
 
-    f has a ReLU; c starts at 0.1; `threshold` has a learnable factor
-    that starts at 1. Bidirectional: max(i, j) replaces i. Source: Li et
-    al. 2024 (FIRE), eqs. 5-7
+    f has a ReLU; c starts at 0.1; `threshold` has a learnable factor that
+    starts at 1. Bidirectional: max(i, j) replaces i.
+    Source: Li et al. 2024 (FIRE), eqs. 5-7
     """
 
     names = ("fire",)
@@ -55,8 +55,7 @@ class FIRE(Encoding):
         self.threshold = threshold
         self.c = nn.Parameter(torch.tensor(0.1))
         self.multiplier = nn.Parameter(torch.tensor(1.0))
-        # Like torch.nn.Linear; N(0, 0.02) and zero biases would kill
-        # half.
+        # Like torch.nn.Linear; N(0, 0.02) and zero biases would kill half.
         self.w1 = nn.Parameter(torch.empty(width).uniform_(-1, 1))
         self.b1 = nn.Parameter(torch.empty(width).uniform_(-1, 1))
         self.w2 = nn.Parameter(torch.empty(heads, width).uniform_(-1, 1) / width**0.5)
@@ -90,10 +89,8 @@ class FIRE(Encoding):
     def linear_pieces(self) -> Tensor:
         """Return f's linear pieces, (H, 3, K), K a power of two above `width`.
 
-        [:, 0]: ascending breakpoints, padded with infinity; [:, 1] and
-        [:, 2]:
-        slopes and intercepts of the pieces before, between and after
-        them.
+        [:, 0]: ascending breakpoints, padded with infinity; [:, 1] and [:, 2]:
+        slopes and intercepts of the pieces before, between and after them.
         """
         count = 1 << len(self.w1).bit_length()
         with torch.no_grad():

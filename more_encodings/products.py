@@ -12,10 +12,10 @@ BLOCK = 32  # keys that are processed at a time
 class PaTH(Encoding):
     """scale k_j^T H_(j+1) ... H_i q_i, H_s = I - beta_s w_s w_s^T, beta = 2 sigmoid(x b).
 
-    w = x V U, normalized per head; V: C -> 32 and U: 32 -> C. The
-    authors' short convolution of w along the text is not implemented.
-    Combines with biases, as in `path+fox`. Source: Yang et al. 2025
-    (PaTH), arXiv 2505.16381
+    w = x V U, normalized per head; V: C -> 32 and U: 32 -> C. The authors'
+    short convolution of w along the text is not implemented. Combines with
+    biases, as in `path+fox`.
+    Source: Yang et al. 2025 (PaTH), arXiv 2505.16381
     """
 
     names = ("path",)
@@ -44,8 +44,8 @@ class PaTH(Encoding):
             keys = slice(start, start + BLOCK)
             block_w, block_w_beta = w[:, :, keys], w_beta[:, :, keys]
             index = torch.arange(start, start + block_w.size(2), device=q.device)
-            # u_s = w_s^T x before H_s acts on x: a triangular system,
-            # last token first.
+            # u_s = w_s^T x before H_s acts on x: a triangular system, last
+            # token first.
             right = (x @ block_w.mT).masked_fill(index > query, 0)  # (B, H, T, tokens)
             system = (block_w @ block_w_beta.mT).triu(1)
             solve = torch.linalg.solve_triangular
@@ -59,9 +59,9 @@ class PaTH(Encoding):
 class Wall(Encoding):
     """sum_n q_in k_jn exp(P_in - P_jn), times the scale; P = cumsum log sigmoid(x W + b).
 
-    A decay per column. W: C -> C, N(0, 0.02); b = 8 at the start:
-    nearly no decay. Source: Averbuch and Pai 2026,
-    flash-linear-attention's WallAttention
+    A decay per column. W: C -> C, N(0, 0.02); b = 8 at the start: nearly no
+    decay.
+    Source: Averbuch and Pai 2026, flash-linear-attention's WallAttention
     """
 
     names = ("wall",)
@@ -87,8 +87,8 @@ class Wall(Encoding):
         p_blocks, k_blocks = (
             F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, BLOCK)) for x in (p_j, k)
         )  # (B, H, blocks, tokens, D)
-        # A query and a block before it: through the block's last token,
-        # so that no exponent is positive.
+        # A query and a block before it: through the block's last token, so that
+        # no exponent is positive.
         last = p_blocks[..., -1:, :]  # (B, H, blocks, 1, D)
         decayed_k = k_blocks * (last - p_blocks).clamp(max=0).exp()
         decay = (p_i[:, :, :, None] - last[:, :, None, :, 0]).clamp(max=0).exp()

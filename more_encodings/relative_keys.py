@@ -12,8 +12,7 @@ class Shaw(Encoding):
     """q_i a[min(d, k)] / sqrt(D), a learnable key for each distance, shared by all heads.
 
     Initialized to N(0, 0.02). Bidirectional: k more, for later keys.
-    Relative values are not implemented: the paper found no gain from
-    them.
+    Relative values are not implemented: the paper found no gain from them.
     Source: Shaw et al. 2018, eqs. 4 and 5
     """
 
@@ -66,9 +65,9 @@ class TransformerXL(Encoding):
 class CoPE(Encoding):
     """q_i e[p_ij], p_ij = sum_{t=j..i} sigmoid(logit_it), clipped to the last row of e.
 
-    e is a learnable table of `positions` rows, shared by all heads,
-    zero at the start, interpolated between integers. There is no
-    bidirectional form. Source: Golovneva et al. 2024 (CoPE), section 4
+    e is a learnable table of `positions` rows, shared by all heads, zero at the
+    start, interpolated between integers. There is no bidirectional form.
+    Source: Golovneva et al. 2024 (CoPE), section 4
     """
 
     names = ("cope",)
@@ -83,8 +82,7 @@ class CoPE(Encoding):
         gates = logits.sigmoid().masked_fill(~mask, 0)
         p = running_sum(gates.flip(-1)).flip(-1).clamp(max=last)
         products = q.to(logits.dtype) @ self.e.T.to(logits.dtype)  # (B, H, T, positions)
-        # NaN in p reaches the output by lerp; as an index it must be in
-        # range.
+        # NaN in p reaches the output by lerp; as an index it must be in range.
         below = products.gather(-1, p.floor().long().clamp(0, last))
         above = products.gather(-1, p.ceil().long().clamp(0, last))
         return torch.lerp(below, above, p - p.floor())

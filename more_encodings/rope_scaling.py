@@ -1,7 +1,7 @@
 """RoPE's variants: p-RoPE, interpolation, NTK-aware, YaRN, Llama 3, xPos.
 
-They have no parameters, so that a trained `rope` can be evaluated or
-fine-tuned with them (train_gpt.py --init_from).
+They have no parameters, so that a trained `rope` can be evaluated or fine-tuned
+with them (train_gpt.py --init_from).
 """
 
 import math
@@ -65,14 +65,13 @@ class NTKAware(PositionInterpolation):
 class YaRN(PositionInterpolation):
     """`rope-pi` for slow pairs only; queries and keys are multiplied by 0.1 ln(factor) + 1.
 
-    Pairs with at least 32 rotations within the training length are
-    unchanged, pairs with less than one are interpolated by `factor`,
-    pairs in between use a mean of both, with weights linear in the
-    number of rotations, as the paper prints, or, with ramp=released, in
-    the pair's index, between whole indices, as in the authors' code and
-    in transformers. `length`: the training length to scale from, if it
-    is not that of this run. Source: Peng et al. 2024 (YaRN), sections
-    3.2 and 3.4
+    Pairs with at least 32 rotations within the training length are unchanged,
+    pairs with less than one are interpolated by `factor`, pairs in between use
+    a mean of both, with weights linear in the number of rotations, as the paper
+    prints, or, with ramp=released, in the pair's index, between whole indices,
+    as in the authors' code and in transformers. `length`: the training length
+    to scale from, if it is not that of this run.
+    Source: Peng et al. 2024 (YaRN), sections 3.2 and 3.4
     """
 
     names = ("yarn",)
@@ -126,10 +125,10 @@ class YaRN(PositionInterpolation):
 class Llama3(YaRN):
     """`rope` whose slow pairs are interpolated by `factor`, as in Llama 3.1.
 
-    As `yarn`, with at least 4 rotations for unchanged pairs and without
-    its factor of queries and keys. `length`: the training length to
-    scale from, if it is not that of this run. Source: transformers'
-    rope_type "llama3" with low_freq_factor 1 and high_freq_factor 4
+    As `yarn`, with at least 4 rotations for unchanged pairs and without its
+    factor of queries and keys. `length`: the training length to scale from, if
+    it is not that of this run.
+    Source: transformers' rope_type "llama3" with low_freq_factor 1 and high_freq_factor 4
     """
 
     names = ("rope-llama3",)
@@ -155,9 +154,8 @@ class Llama3(YaRN):
 class XPos(RoPE):
     """`rope` whose pair n decays by zeta_n^(d/512), zeta_n = (2n/D + 0.4) / 1.4, n < D/2.
 
-    Queries are multiplied by zeta^(pos/512), keys by zeta^(-pos/512),
-    which float32 holds up to 32,768 positions; longer texts are
-    refused.
+    Queries are multiplied by zeta^(pos/512), keys by zeta^(-pos/512), which
+    float32 holds up to 32,768 positions; longer texts are refused.
     Source: Sun et al. 2022 (xPos), arXiv 2212.10554
     """
 

@@ -37,11 +37,8 @@ class RunningRotation(Encoding):
 class CARoPE(RunningRotation):
     """Angle of pair n: the sum of f^n over the tokens so far, f = 1 / (1 + Softplus(x W)), n >= 1.
 
-    W: C -> H, N(0, 0.02): one base per token and head, near 0.6 at the
-    start.
-    `rope` has the same base for all tokens, 10000^(-2/D), to the power
-    n
-    - 1.
+    W: C -> H, N(0, 0.02): one base per token and head, near 0.6 at the start.
+    `rope` has the same base for all tokens, 10000^(-2/D), to the power n - 1.
     Source: Veisi et al. 2025 (CARoPE), arXiv 2507.23083
     """
 
@@ -61,10 +58,10 @@ class CARoPE(RunningRotation):
 class SelectiveRoPE(RunningRotation):
     """Angle of pair n: 10000^(-2n/D) times the sum of (U V x)[n] + exp(b[n]) over tokens so far.
 
-    V: C -> 16 and U: 16 -> H D/2, N(0, 0.02); b = 0 at the start, so
-    that it starts near `rope`. The authors' short convolution along the
-    text and their phase gate are not implemented. Source: Movahedi et
-    al. 2025 (Selective RoPE), arXiv 2511.17388
+    V: C -> 16 and U: 16 -> H D/2, N(0, 0.02); b = 0 at the start, so that it
+    starts near `rope`. The authors' short convolution along the text and their
+    phase gate are not implemented.
+    Source: Movahedi et al. 2025 (Selective RoPE), arXiv 2511.17388
     """
 
     names = ("selective-rope",)
@@ -86,10 +83,10 @@ class SelectiveRoPE(RunningRotation):
 class PoPE(Encoding):
     """sum_n softplus(q_n) softplus(k_n) cos((i - j) base^(-n/D) - delta_n), n < D.
 
-    delta: learnable per head, within [-2 pi, 0], 0 at the start, added
-    to the key's angle. Each column becomes a sine and a cosine, so
-    queries and keys are twice as wide as values. Source: Gopalakrishnan
-    et al. 2025 (PoPE), arXiv 2509.10534
+    delta: learnable per head, within [-2 pi, 0], 0 at the start, added to the
+    key's angle. Each column becomes a sine and a cosine, so queries and keys
+    are twice as wide as values.
+    Source: Gopalakrishnan et al. 2025 (PoPE), arXiv 2509.10534
     """
 
     names = ("pope",)

@@ -9,9 +9,7 @@ from posenc import ALiBi, DistanceBias, frequencies
 class Sandwich(DistanceBias):
     """(sum_n cos(d / 10000^(2n/D')) - D'/2) / h, n < D'/2, h = 8m/H for head m = 1..H.
 
-    Products of sinusoids of dimension D' (`dimension`), shifted to 0 at
-    d
-    = 0.
+    Products of sinusoids of dimension D' (`dimension`), shifted to 0 at d = 0.
     Source: Chi et al. 2023 (Sandwich), eq. 6
     """
 
@@ -48,8 +46,7 @@ class ALiBiShift(ALiBi):
     """-d 2^(-(8m/H + shift)) for head m = 1..H: ALiBi with smaller or larger slopes.
 
     A positive `shift` makes slopes smaller. They are never interleaved.
-    Source: Chi et al. 2023 (Sandwich), section 4.1 (shift is Delta
-    there)
+    Source: Chi et al. 2023 (Sandwich), section 4.1 (shift is Delta there)
     """
 
     names = ("alibi-shift",)

@@ -1,7 +1,7 @@
 """Scales of logits, a sliding window, and a sink: SSMax, log n, Window, Sink.
 
-n counts the tokens up to the query, within the window of a combination
-such as `window+ssmax`, but not within the window of a KV cache.
+n counts the tokens up to the query, within the window of a combination such as
+`window+ssmax`, but not within the window of a KV cache.
 """
 
 import math
@@ -15,8 +15,8 @@ from posenc import Encoding
 class LogN(Encoding):
     """Multiplies queries by log n / log L, n the number of keys that the query attends to.
 
-    The division by log L is ours: logits have their usual size at the
-    training length. Combines with all encodings, as in `rope+logn`.
+    The division by log L is ours: logits have their usual size at the training
+    length. Combines with all encodings, as in `rope+logn`.
     Source: Chiang & Cholak 2022
     """
 
@@ -45,9 +45,9 @@ class LogN(Encoding):
 class SSMax(LogN):
     """Multiplies queries by s_h log n, n the number of keys that the query attends to.
 
-    s starts at the reciprocal of the mean of log n over the training
-    length (ours), so that logits start with their usual size. Source:
-    Nakanishi 2025 (Scalable-Softmax)
+    s starts at the reciprocal of the mean of log n over the training length
+    (ours), so that logits start with their usual size.
+    Source: Nakanishi 2025 (Scalable-Softmax)
     """
 
     names = ("ssmax",)
@@ -65,8 +65,7 @@ class Window(Encoding):
     """Attention only to keys at a distance below w.
 
     Combine it with a bias: `window:w=64+alibi`.
-    Source: Chi et al. 2023 (Sandwich), section 3.3; Beltagy et al. 2020
-    (Longformer)
+    Source: Chi et al. 2023 (Sandwich), section 3.3; Beltagy et al. 2020 (Longformer)
     """
 
     names = ("window",)
