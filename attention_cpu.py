@@ -61,8 +61,10 @@ def batched_products(
     gradients = torch.is_grad_enabled()
     bias_learns = gradients and (u.requires_grad or w.requires_grad)
     inputs = (x.flatten(0, 1) for x in (q, k, v, u, w))
-    settings = scale, causal, gradients, bias_learns
-    return torch.ops.posenc.batched_attention(*inputs, *settings)[0].view(v.shape)
+    y, _ = torch.ops.posenc.batched_attention(
+        *inputs, scale, causal, gradients, bias_learns
+    )
+    return y.view(v.shape)
 
 
 # q, k (N, T, D), v (N, T, E), u, w (N, T, R) -> (N, T, E). An operator,
@@ -136,8 +138,9 @@ def _batched_gradients(ctx, dy, _):
     """Return the gradients of `_batched_attention`'s arguments."""
     if dy is None:  # nothing depends on the output
         return (None,) * 9
-    settings = ctx.scale, ctx.causal, ctx.bias_learns
-    grads = torch.ops.posenc.batched_attention_backward(dy, *ctx.saved_tensors, *settings)
+    grads = torch.ops.posenc.batched_attention_backward(
+        dy, *ctx.saved_tensors, ctx.scale, ctx.causal, ctx.bias_learns
+    )
     return *grads, None, None, None, None
 
 

@@ -173,9 +173,20 @@ def measure(
     }
     if name == "train":
         result |= {"steps": config.steps, "micro_batches": config.micro_batches}
-    size, shape = (config.model, config.micro_batch), {"vocab_size": config.vocab_size}
-    common = device, dtype, compiles, config.steps, config.micro_batches, shape
-    settings = [Setting(*size, context, *common) for context in config.contexts()]
+    settings = [
+        Setting(
+            config.model,
+            config.micro_batch,
+            context,
+            device,
+            dtype,
+            compiles,
+            config.steps,
+            config.micro_batches,
+            {"vocab_size": config.vocab_size},
+        )
+        for context in config.contexts()
+    ]
     if name == "compare":
         yield from compare(config, settings[0], result)
         return

@@ -296,8 +296,9 @@ def sum_losses(
         for batch in loaded.batches(np.array(numbers), size, label, "window"):
             starts = [windows[number][:2] for number in batch]
             if mask_rate:
-                masked = text.shards, starts, size, mask_rate
-                inputs, targets, positions = data_loader.read_masked_windows(*masked)
+                inputs, targets, positions = data_loader.read_masked_windows(
+                    text.shards, starts, size, mask_rate
+                )
             else:
                 inputs, targets = data_loader.read_windows(text.shards, starts, size)
                 targets = targets[:, -counted:]

@@ -198,9 +198,16 @@ class TaskSequences:
         """Return tokens (n, T) and positions (n, t) whose next tokens count."""
         length = max(self.shortest, distance + self.task.tokens)
         texts = self.windows.batch(self.numbers[trials])[0][:, :length].numpy()
-        kind = self.task, self.filler, length - self.task.tokens - distance, distance
+        before = length - self.task.tokens - distance
         made = [
-            recall_task.make_sequence(text, *kind, np.random.default_rng([trial]))
+            recall_task.make_sequence(
+                text,
+                self.task,
+                self.filler,
+                before,
+                distance,
+                np.random.default_rng([trial]),
+            )
             for trial, text in zip(trials, texts, strict=True)
         ]
         return [torch.from_numpy(np.stack(each)) for each in zip(*made, strict=True)]

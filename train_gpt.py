@@ -81,8 +81,9 @@ class Trainer:
         self.sequences_per_step = config.sequences_per_step(self.world_size)
         if config.deterministic:
             devices.enable_determinism()
-        where = config.device, config.dtype, processes.local_rank
-        self.device, self.dtype = devices.select_device(*where)
+        self.device, self.dtype = devices.select_device(
+            config.device, config.dtype, processes.local_rank
+        )
         self.autocast = devices.autocast(self.device, self.dtype)  # mixed precision
         self.train_windows, self.val_windows = (
             settings.make_windows(config, Shards(config.data, split, config.verify_data))
@@ -100,27 +101,40 @@ class Trainer:
             source = load_checkpoint(config.init_from, config.causal, check_plugins=False)
             self.init_steps = trained_steps(source)
         self.model = self.make_model(checkpoint, source)
-        betas = config.beta1, config.beta2
-        options = config.lr, betas, config.weight_decay, config.optimizer
-        self.optimizer = make_optimizer(self.model, *options)
+        self.optimizer = make_optimizer(
+            self.model,
+            config.lr,
+            (config.beta1, config.beta2),
+            config.weight_decay,
+            config.optimizer,
+        )
         # Of each parameter group, relative to lr.
         groups = self.optimizer.param_groups
         self.rate_factors = [group["lr"] / (config.lr or 1) for group in groups]
         self.scaler = make_grad_scaler(self.device, self.dtype)
         self.step, self.sampler_state = self.restore(checkpoint)
         del checkpoint, source  # as large as model and optimizer
-        context = self.model, config, self.device, self.dtype
-        processes.run_on_all_ranks(lambda: attention_path.check_paths(*context))
+        processes.run_on_all_ranks(
+            lambda: attention_path.check_paths(self.model, config, self.device, self.dtype)
+        )
         per_rank = self.sequences_per_step // self.world_size
         sizes = range(1, min(per_rank, config.micro_batch) + 1)
         self.micro_batch = max(size for size in sizes if per_rank % size == 0)
         self.accumulation_steps = per_rank // self.micro_batch
         self.parallel_model, self.no_sync = self.compile_and_wrap()
-        model, windows = self.model, self.train_windows
-        self.metrics = metrics.StepMetrics(config, model, windows, self.dtype, processes)
+        windows = self.train_windows
+        self.metrics = metrics.StepMetrics(
+            config, self.model, windows, self.dtype, processes
+        )
         sampler = data_loader.Sampler(len(windows), config.seed, **self.sampler_state)
-        sizes = (self.sequences_per_step, self.micro_batch, self.rank, self.world_size)
-        batches = data_loader.micro_batches(windows, sampler, *sizes)
+        batches = data_loader.micro_batches(
+            windows,
+            sampler,
+            self.sequences_per_step,
+            self.micro_batch,
+            self.rank,
+            self.world_size,
+        )
         self.batches = data_loader.prefetch(batches, self.device)
 
     def train(self) -> None:
@@ -200,8 +214,9 @@ class Trainer:
             data_seconds += time.perf_counter() - start
             is_last = micro_step == self.accumulation_steps - 1
             losses.append(self.forward_backward_step(batch, is_last))
-        updated = self.model, self.optimizer, self.scaler
-        norm = optimizer_step(*updated, self.config.grad_clip)
+        norm = optimizer_step(
+            self.model, self.optimizer, self.scaler, self.config.grad_clip
+        )
         self.step += 1
         return metrics.Step(losses, norm, data_seconds)
 
@@ -243,9 +258,10 @@ class Trainer:
                     sums += metrics.validation_sums(self.model, windows, rows, *tensors)
         self.model.train()
         tokens = len(indices) * windows.targets_per_window
-        context = tokens, windows, self.step, self.run
         sums = self.processes.sum(sums)
-        values, columns = metrics.validation_values(sums, *context)
+        values, columns = metrics.validation_values(
+            sums, tokens, windows, self.step, self.run
+        )
         self.print_line(*columns)
         self.processes.run_on_all_ranks(lambda: self.run.log("val", self.step, **values))
         if logger := self.run.logger:
@@ -262,8 +278,9 @@ class Trainer:
         config = sampling.SamplingConfig(max_new_tokens=SAMPLE_TOKENS)
         self.model.eval()
         with torch.compiler.set_stance("force_eager"):
-            where = self.device, self.dtype
-            steps = list(sampling.generate(self.model, [[end]], config, end, *where))
+            steps = list(
+                sampling.generate(self.model, [[end]], config, end, self.device, self.dtype)
+            )
         self.model.train()
         text = self.tokenizer.decode([tokens[0] for tokens in steps if tokens])
         self.run.log("sample", self.step, text=text)

@@ -37,8 +37,10 @@ def train_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     if "@" in pe:
         paths = {"": "auto"}  # of each layer
     else:
-        where = shape.n_head, shape.n_embd, setting.context, 1
-        paths = setting.paths(pe_spec.build(pe, *where)[0])
+        encoding, *_ = pe_spec.build(
+            pe, shape.n_head, shape.n_embd, setting.context, layers=1
+        )
+        paths = setting.paths(encoding)
         timed = ("", " triton", *(setting.backends() if pe == BASELINES[0] else ()))
         paths = {suffix: path for suffix, path in paths.items() if suffix in timed}
     if " triton" in paths and paths[""] == "dense":

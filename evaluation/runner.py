@@ -181,8 +181,8 @@ def run_evaluation(
             loaded = load_run(run, config, ranks, causal=causal)
             for plan in run_plans:
                 before, after = plan.file_words
-                text = plan.shards.meta["dataset"], config.split
-                path = record_path(run, "eval", *before, *text, *after)
+                dataset = plan.shards.meta["dataset"]
+                path = record_path(run, "eval", *before, dataset, config.split, *after)
                 tables.setdefault(plan.value, {})[str(path)] = _evaluate(loaded, plan, path)
             del loaded  # before the next model takes memory
         for value, results in tables.items():
@@ -193,8 +193,10 @@ def run_evaluation(
 def evaluation_ranks(config: EvaluationConfig) -> Iterator[Ranks]:
     """Yield torchrun's ranks, the device, and the dtype of products."""
     with distributed.process_group() as processes:
-        where = config.device, config.dtype, processes.local_rank
-        yield processes, *devices.select_device(*where)
+        device, dtype = devices.select_device(
+            config.device, config.dtype, processes.local_rank
+        )
+        yield processes, device, dtype
 
 
 def load_run(run: str, config: EvaluationConfig, ranks: Ranks, **options) -> LoadedRun:
@@ -216,8 +218,15 @@ def _evaluate(loaded: LoadedRun, plan: Plan, path: Path) -> dict:
             return None
         return plan.measure(loaded, length)
 
-    used = loaded.device, loaded.processes
-    record = update_record(loaded.path, path, identity, plan.lengths, measure, *used)
+    record = update_record(
+        loaded.path,
+        path,
+        identity,
+        plan.lengths,
+        measure,
+        loaded.device,
+        loaded.processes,
+    )
     return record["lengths"]
 
 

@@ -69,8 +69,10 @@ def main(argv=None):
         measure_at = partial(measure, run, model, task, longest)
         path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
         facts = {"data_revision": task.revision} if task.revision else {}
-        where = run, path, identity, lengths
-        results[run] = update_record(*where, measure_at, device, None, **facts)["lengths"]
+        record = update_record(
+            run, path, identity, lengths, measure_at, device, None, **facts
+        )
+        results[run] = record["lengths"]
     print_table(results, "ndcg10")
 
 

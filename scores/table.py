@@ -128,9 +128,9 @@ def draw(cards: list[Card], file) -> None:
         ratio = Interval(1) if card.score.pe == REFERENCE else card.measured[RATIO]
         if ratio and (recall := card.measured[RECALL]):
             points.append((card.score.pe, ratio, recall))
-    labels = (f"perplexity / that of {REFERENCE}", "recall of text (%)")
+    x_label = f"perplexity / that of {REFERENCE}"
     title = "At 16 times the training length; triangles: outside of the plot"
-    figures.scatter(points, file, *labels, title)
+    figures.scatter(points, file, x_label, "recall of text (%)", title)
 
 
 if __name__ == "__main__":

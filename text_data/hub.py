@@ -124,8 +124,9 @@ class PinnedDataset:
         """Return paths or URLs of a split's files."""
         import datasets
 
-        name = self.repository, self.config
-        builder = datasets.load_dataset_builder(*name, revision=self.commit)
+        builder = datasets.load_dataset_builder(
+            self.repository, self.config, revision=self.commit
+        )
         splits = builder.config.data_files or {}
         if split not in splits:
             raise ValueError(f"no split {split}, only {' '.join(map(str, splits))}")

@@ -37,15 +37,17 @@ class AttentionLayer(NamedTuple):
     def attend(self, path: str) -> Tensor:
         """Return the output of a path, (B, T, H D)."""
         pos = torch.arange(self.x.size(1), device=self.x.device)
-        context = self.x, pos, self.encoding, attention.PATHS[path]
-        return self.attn.attend(self.packed_qkv, *context)
+        path_of_layer = attention.PATHS[path]
+        return self.attn.attend(self.packed_qkv, self.x, pos, self.encoding, path_of_layer)
 
     def forward_backward(self, forward: Callable[[], Tensor]) -> Results:
         """Return the output of `forward()` and gradients; dx: of the features."""
         y = forward()
         attn, parameters = self.attn, dict(self.encoding.named_parameters())
-        context = y, [self.packed_qkv, self.x, *parameters.values()], self.output_grad
-        dqkv, *grads = torch.autograd.grad(*context, materialize_grads=True)
+        inputs = [self.packed_qkv, self.x, *parameters.values()]
+        dqkv, *grads = torch.autograd.grad(
+            y, inputs, self.output_grad, materialize_grads=True
+        )
         heads = attn.heads, attn.key_heads, attn.key_heads
         dq, dk, dv = dqkv.split([n * attn.head_dim for n in heads], -1)
         named = dict(zip(["dx", *(f"d{name}" for name in parameters)], grads, strict=True))

@@ -3,6 +3,7 @@
 initialize_from(model, "runs/rope", checkpoint, tokenizer)
 """
 
+import inspect
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -41,9 +42,10 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
         problems.append(f"{run} {difference}: {remedy}")
     state, places = model.state_dict(), _locate(model.state_dict(), new.pe)
     kept = {} if problems else kept_names(weights, old["pe"], model)
-    for part in dict.fromkeys(_parts(new.pe, 0)):
-        is_scaled = re.match("yarn|rope-llama3", part) and "length=" not in part
-        if is_scaled and new.block_size != length:
+    parts = "+".join(pe_spec.layer_specs(new.pe)).split("+")
+    for part in dict.fromkeys(parts) if new.block_size != length else ():
+        ((cls, options),) = pe_spec.parse(part)
+        if "length" in inspect.signature(cls).parameters and "length" not in options:
             what = f"{part} scales from the training length, which is {length} in {run}"
             problems.append(f"{what}: add length={length} to its options in --pe")
     misfits = [name for name in kept if weights[kept[name]].shape != state[name].shape]

@@ -56,8 +56,10 @@ def compute(q, k, v, bias_inputs: BiasInputs, scale, mask_spec, packed_qkv=None)
     from triton_attention import interface
 
     bias = interface.bias_from_encoding(*bias_inputs, q.size(1))
-    mask = mask_spec.causal, mask_spec.window_size
-    return interface.fused_attention(q, k, v, bias, scale, *mask, packed_qkv=packed_qkv)
+    causal, window_size = mask_spec.causal, mask_spec.window_size
+    return interface.fused_attention(
+        q, k, v, bias, scale, causal, window_size, packed_qkv=packed_qkv
+    )
 
 
 attention.register_path(attention.Path("triton", compute, reason_against))

@@ -66,8 +66,11 @@ def fused_attention(
     if packed_qkv is not None and T == S:
         q, k, v = packed_qkv.unflatten(-1, (3, H, D)), q.new_empty(0), q.new_empty(0)
     window = window_size or operators.NO_WINDOW
-    inputs = q, k, v, s_i, g, s_j, table, pieces, kept
-    return torch.ops.posenc.attention(*inputs, KINDS.index(kind), scale, causal, window)[0]
+    index = KINDS.index(kind)
+    y, _ = torch.ops.posenc.attention(
+        q, k, v, s_i, g, s_j, table, pieces, kept, index, scale, causal, window
+    )
+    return y
 
 
 def _check(q, k, table: Tensor | None, pieces: Tensor | None, causal: bool) -> None:
@@ -78,9 +81,9 @@ def _check(q, k, table: Tensor | None, pieces: Tensor | None, causal: bool) -> N
     _require(is_on_gpu, "a GPU, not {}, or TRITON_INTERPRET=1, which is slow", q.device)
     heads = "at most {:,} heads of all sequences together, not {:,}"
     _require(B * H <= MAX_HEADS, heads, MAX_HEADS, B * H)
-    columns = MIN_HEAD_DIM, MAX_HEAD_DIM, D
     is_supported = MIN_HEAD_DIM <= D <= MAX_HEAD_DIM
-    _require(is_supported, "head dimensions from {} to {}, not {}", *columns)
+    head_dims = "head dimensions from {} to {}, not {}"
+    _require(is_supported, head_dims, MIN_HEAD_DIM, MAX_HEAD_DIM, D)
     _require(q.dtype in DTYPES, "bfloat16, float16 or float32, not {}", q.dtype)
     _require(T <= S, "a key for each query, not {} queries and {} keys", T, S)
     if pieces is not None:
