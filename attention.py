@@ -434,9 +434,9 @@ def sdpa(
     """Compute attention without a bias by the fused kernel.
 
     q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E).
-    backend:
-    None: PyTorch selects it. Without gradients others may compute what
-    it does not support, since the third parts of columns widen q.
+    backend: None: PyTorch selects it. Without gradients others may
+    compute what it does not support, since the third parts of columns
+    widen q.
     """
     if backend is not None:
         others = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -465,8 +465,7 @@ def sdpa_with_bias(
     """Compute attention with the bias sum_r u_r[i] w_r[j] as extra columns.
 
     q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E).
-    factors:
-    pairs (u, w), see posenc.py. backend: see `sdpa`.
+    factors: pairs (u, w), see posenc.py. backend: see `sdpa`.
     """
     B, H, T, D = q.shape
     S, E = v.shape[2:]

@@ -17,8 +17,7 @@ from attention import MaskSpec
 from operators.elementary import register
 
 # Limits of calls: tokens, and logits (results/bench/attention/); of
-# blocks:
-# queries, and logits per thread, which fit into the cache.
+# blocks: queries, and logits per thread, which fit into the cache.
 BATCHED_TOKENS = 1024
 BATCHED_LOGITS = 2**26
 BATCHED_ROWS = 128

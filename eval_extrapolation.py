@@ -248,8 +248,8 @@ def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
     loss_se: its standard error over blocks of windows; None for one
     block.
     blocks, block_tokens: mean loss and number of predictions of each
-    block.
-    by_position, by_offset (with --within_documents): see bin_positions.
+    block. by_position, by_offset (with --within_documents): see
+    bin_positions.
     """
     windows = list_windows(text, length)
     counts = np.array([window.counted for window in windows])

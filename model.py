@@ -9,8 +9,7 @@ With causal=False it is an encoder like BERT, trained on masked tokens:
     loss = model(masked_tokens, targets, masked_positions)
 
 `block` is "gpt2", of the papers, or "llama". Sequences may have any
-length;
-block_size, the training length, limits only encodings with a
+length; block_size, the training length, limits only encodings with a
 max_context (learnable). Names follow GPT-2's checkpoints.
 
 Legend: B batch, T tokens, C width, H heads, G key heads, D head
@@ -67,8 +66,7 @@ class GPTConfig:
     """Shape and settings of a network.
 
     n_layer, n_head and n_embd override `size`. attn_scale: factor of q
-    k^T;
-    None: 1 / sqrt(D).
+    k^T; None: 1 / sqrt(D).
 
     What the block determines, unless it is given:
 
@@ -376,9 +374,8 @@ class GPT(nn.Module):
         """Return the output of the last norm (B, T, C) for tokens (B, T).
 
         tokens: or their embeddings (B, T, C). lengths: (B,) int64, at
-        least 1:
-        tokens of each text, for encoders; the rest is padding. Raises
-        InputError beyond max_context.
+        least 1: tokens of each text, for encoders; the rest is padding.
+        Raises InputError beyond max_context.
         """
         return self.ln_f(self._forward_blocks(tokens, cache, lengths))
 
@@ -436,10 +433,9 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Return cross-entropies in nats (B, t) float32, without all logits.
 
-        Targets (B, t): of the last t tokens, or of masked_positions (B,
-        t).
-        cache_window: no token attends this far back; memory does not
-        grow.
+        Targets (B, t): of the last t tokens, or of masked_positions
+        (B, t). cache_window: no token attends this far back; memory
+        does not grow.
         """
         if masked_positions is not None:
             hidden = select(self.hidden(tokens), masked_positions)

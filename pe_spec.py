@@ -127,8 +127,7 @@ def layer_specs(spec: str) -> list[str]:
     """Return the --pe string of each layer of a pattern, or the string itself.
 
     "rope@3_nope@1": three layers of `rope`, then one of `nope`,
-    repeated.
-    InputError for other uses of "@".
+    repeated. InputError for other uses of "@".
     """
     if "@" not in spec:
         return [spec]

@@ -18,8 +18,7 @@ losses           plot.py losses: final and mean training loss
 hellaswag        eval_hellaswag.py
 train, ...       bench.py: a table and a plot for each benchmark
 compare          bench.py compare: speed relative to other code
-training_lengths perplexity of runs of different training length, and
-their
+training_lengths perplexity of runs of different training length, and their
                  `bench.py train`
 
 Runs that differ only in their seed become one column, mean ± standard
@@ -46,8 +45,7 @@ parameters.
     python report.py --all --check
 
 makes every committed table and plot (results/reports.yaml), and
-compares;
-without --check it writes them.
+compares; without --check it writes them.
 """
 
 from collections import Counter

@@ -1,7 +1,8 @@
 """Pairs of cases for `bench.py compare`: ours, and another implementation of the same task.
 
 What is not available is skipped. Every pair is interleaved with a
-product of two square matrices, whose speed is the measured peak of the device.
+product of two square matrices, whose speed is the measured peak of the
+device.
 """
 
 import dataclasses

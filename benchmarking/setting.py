@@ -91,10 +91,10 @@ def ending(path: str) -> str:
 class BenchmarkCase:
     """One thing to time.
 
-    prepare: prepares a round, untimed, and returns the function to time.
+    prepare: prepares a round, untimed, and returns the function to
+    time.
     measure: returns further fields of the entry, such as memory in
-    bytes, from
-        the median of a round.
+        bytes, from the median of a round.
     path: attention: value of --attention that selects what is timed.
     """
 

@@ -2,8 +2,7 @@
 
     ratio = perplexity_ratio([(entry, other), (entry_of_seed_2, other_of_seed_2)])
 
-docs/evaluation.md ("Verdicts") describes both, and how they are
-added.
+docs/evaluation.md ("Verdicts") describes both, and how they are added.
 Widening a percentile interval by t / 1.96 * sqrt(n / (n - 1)), for n
 segments, is Hesterberg's "expanded percentile interval" (2015).
 Segments are at most 32; a single window is cut at bins of positions.
@@ -76,8 +75,8 @@ def t_quantile(degrees: int) -> float:
 def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) -> Interval:
     """Return the ratio of two perplexities, first over second.
 
-    pairs: for each seed, entries of eval_extrapolation.py, of the
-    same text if `paired`. Entries without losses of blocks, or with
+    pairs: for each seed, entries of eval_extrapolation.py, of the same
+    text if `paired`. Entries without losses of blocks, or with
     different numbers of predictions, are compared by standard errors.
     NaN or Inf: no interval.
     """
@@ -133,8 +132,7 @@ def _cumulative_losses(entry: dict) -> tuple[np.ndarray, np.ndarray]:
 def score_ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
     """Return the ratio of two mean scores; none if all of a divisor are 0.
 
-    pairs: for each seed, scores (n,) of the same n independent
-    queries.
+    pairs: for each seed, scores (n,) of the same n independent queries.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = [float(np.divide(first.mean(), second.mean())) for first, second in pairs]
@@ -185,8 +183,8 @@ def mean_interval(values: Numbers, errors: Sequence[float | None], n: int) -> In
 def ratio_of_rounds(first: Numbers, second: Numbers = ()) -> Interval:
     """Return exp(mean of first - mean of second), with Welch's t interval.
 
-    They are logarithms from independent rounds; second = (): a mean
-    of 0. No interval for a single round.
+    They are logarithms from independent rounds; second = (): a mean of
+    0. No interval for a single round.
     """
     samples = [np.asarray(sample, float) for sample in (first, second) if len(sample)]
     estimate = float(samples[0].mean() - (samples[1].mean() if len(samples) > 1 else 0))

@@ -1,8 +1,8 @@
 """Checks of one layer's encoding: its hooks, gradients and attention paths.
 
-Each takes an encoding as in --pe, and yields measured errors with
-their bounds, or returns None. It raises CheckFailed, or NotApplicable
-with the reason. Its docstring has the usual cause of a failure.
+Each takes an encoding as in --pe, and yields measured errors with their
+bounds, or returns None. It raises CheckFailed, or NotApplicable with
+the reason. Its docstring has the usual cause of a failure.
 
 B batch, H heads, T queries, S keys, D head dimension, C width.
 """
@@ -132,8 +132,7 @@ def outputs(q, k, v, bias_inputs, mask_spec=None) -> Iterator[tuple[str, Tensor]
 def check_options(spec: str) -> None:
     """Check constructor and options, and that 2 to 12 heads are possible.
 
-    Usual cause: __init__(self, heads, channels, block_size, *,
-    option:
+    Usual cause: __init__(self, heads, channels, block_size, *, option:
     int = 8) must call super().__init__(heads, channels, block_size)
     first. A default is an integer, None, or one of the option's words
     in option_words
@@ -167,9 +166,8 @@ def check_shapes(spec: str) -> None:
     Usual cause: a bias that reads features needs the method features.
     bias must index parameters of a head by [h], of shape (H, 1, 1).
     features must return two tuples: a linear layer of x gives (B, T,
-    H):
-    use .mT; pos gives (T,): use pos.float()[None, None]. rotate must
-    compute in float32 or float64 and return x.to(q.dtype); another
+    H): use .mT; pos gives (T,): use pos.float()[None, None]. rotate
+    must compute in float32 or float64 and return x.to(q.dtype); another
     width needs changes_width = True. x.add_() and x += y change
     arguments: use x = x + y
     """
@@ -356,8 +354,7 @@ def check_continued_features(spec: str) -> Measurements:
 def check_gradients(spec: str, causal: bool) -> Measurements:
     """Compare gradients with finite differences in float64; none is missing.
 
-    Relative to the gradient's norm, for the best of several step
-    sizes.
+    Relative to the gradient's norm, for the best of several step sizes.
 
     Usual cause: detach(), .data or no_grad in a formula, a wrong
     backward, or a parameter that no hook uses, or only in round()
@@ -495,11 +492,11 @@ def attention_case(spec: str, causal: bool) -> tuple[Any, Tensor, Tensor]:
 def check_paths(spec: str, causal: bool, queries: int, backward: bool) -> Measurements:
     """Compare all paths with one matrix of all pairs; also gradients of k, v.
 
-    Usual cause: a bias depends on T or S: use pos and d. Factors
-    differ from bias, or hold for earlier keys only: set self.factors
-    = None in set_bidirectional. Use |i - j| or |S_i - S_j| where
-    self.causal is False. If there is no formula for later keys:
-    supports_bidirectional = False
+    Usual cause: a bias depends on T or S: use pos and d. Factors differ
+    from bias, or hold for earlier keys only: set self.factors = None in
+    set_bidirectional. Use |i - j| or |S_i - S_j| where self.causal is
+    False. If there is no formula for later keys: supports_bidirectional
+    = False
     """
     encoding, x, (q, k, v) = attention_case(spec, causal)
     k, v = k.requires_grad_(backward), v.requires_grad_(backward)
@@ -539,8 +536,8 @@ def _check_later_keys(bias: Tensor) -> None:
 def check_padding(spec: str, gradients: bool) -> Measurements:
     """Compare a padded batch with each text alone; padding has no gradient.
 
-    Usual cause: a value depends on masked tokens: use `mask` and
-    causal sums
+    Usual cause: a value depends on masked tokens: use `mask` and causal
+    sums
     """
     encoding, x, qkv = attention_case(spec, causal=False)
     qkv.requires_grad_(gradients)

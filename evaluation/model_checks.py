@@ -21,8 +21,7 @@ from training.optimizer import make_grad_scaler, make_optimizer
 
 V = 96  # vocabulary
 CHUNKS = (1, 7, 40)  # tokens that a KV cache reads at a time
-# Encodings that cannot distinguish the order of 20 tokens in one
-# layer.
+# Encodings that cannot distinguish the order of 20 tokens in one layer.
 WITHOUT_ORDER = ("nope", "dape", "ssmax", "logn", "sink")
 
 
@@ -91,8 +90,7 @@ def check_order(spec: str) -> None:
     """Reverse 19 of 20 tokens: the last logits of one layer must change.
 
     Usual cause: a hook's name is misspelled, or no hook uses pos or
-    sums;
-    what only changes other encodings' logits needs one, as in
+    sums; what only changes other encodings' logits needs one, as in
     dape+kerple
     """
     if spec in WITHOUT_ORDER:
@@ -121,8 +119,8 @@ def check_order(spec: str) -> None:
 def check_cache(spec: str, path: str) -> Measurements:
     """Compare logits of 60 tokens read through a KV cache with one pass.
 
-    Usual cause: features ignore `previous` or `pos`: add previous[0]
-    to cumulative sums, and use pos, not torch.arange(T)
+    Usual cause: features ignore `previous` or `pos`: add previous[0] to
+    cumulative sums, and use pos, not torch.arange(T)
     """
     model = make_lively_model(spec, attention=path)
     tokens = torch.randint(V, (2, 60))
@@ -137,8 +135,7 @@ def check_cache(spec: str, path: str) -> Measurements:
 def check_cache_window(spec: str, window: int) -> Measurements:
     """Compare reading through a short cache with one matrix of all pairs.
 
-    Usual cause: the bias of a pair depends on tokens outside the
-    window
+    Usual cause: the bias of a pair depends on tokens outside the window
     """
     model = make_lively_model(spec)
     tokens = torch.randint(V, (2, 70))
@@ -193,8 +190,8 @@ def check_fixed_shapes(spec: str) -> Measurements:
 def check_one_graph(spec: str) -> Measurements:
     """Compile each kind of layer to one graph, and compare with eager mode.
 
-    Usual cause: .item(), numpy, or `if` on a tensor: use torch.where
-    or clamp
+    Usual cause: .item(), numpy, or `if` on a tensor: use torch.where or
+    clamp
     """
     model = make_lively_model(spec)
     plain = gradients(model)
@@ -296,8 +293,8 @@ def check_determinism(spec: str) -> None:
 def check_training(spec: str) -> Measurements:
     """Take 20 optimizer steps on one batch: the loss must fall.
 
-    Usual cause: tokens do not reach the output, or the initial bias
-    is large
+    Usual cause: tokens do not reach the output, or the initial bias is
+    large
     """
     model = make_model(spec, n_layer=1).train()
     optimizer = make_optimizer(model, lr=1e-2)

@@ -1,7 +1,7 @@
 """Evaluation of runs, and the JSON records next to their checkpoints.
 
-A program defines its config, plans of what to measure on a run, and
-the measurement:
+A program defines its config, plans of what to measure on a run, and the
+measurement:
 
     @dataclass
     class Config(TextEvaluationConfig): ...
@@ -13,8 +13,8 @@ the measurement:
 All runs are planned before anything is computed. Under torchrun every
 rank measures its part of the text, and rank 0 writes.
 
-A record (docs/evaluation.md) is written after each length. Results
-with the same identity are kept, also those that other evaluations add
+A record (docs/evaluation.md) is written after each length. Results with
+the same identity are kept, also those that other evaluations add
 meanwhile.
 """
 
@@ -152,8 +152,7 @@ class Plan:
     lengths: list[int]  # ascending; the record has one entry for each
     protocol: dict  # part of the record's identity
     identity: dict  # further entries of the record's identity
-    # words of the record's file name before and after those of the
-    # text
+    # words of the record's file name before and after those of the text
     file_words: tuple[list[str], list[str]]
     extra_inputs: int = 0  # input tokens in addition to the length
 
@@ -166,8 +165,7 @@ def run_evaluation(
     """Evaluate every run of the config and print tables of the results.
 
     plan_run(run, checkpoint, shards, config): returns a Plan for each
-    record;
-    raises InputError if it cannot be evaluated. causal: of
+    record; raises InputError if it cannot be evaluated. causal: of
     load_model.
     """
     with evaluation_ranks(config) as ranks:
@@ -279,8 +277,7 @@ def record_path(run: str | Path, *parts: str) -> Path:
 def existing_record(path: Path, identity: dict) -> dict:
     """Return the record with this identity, or {}: it may be replaced.
 
-    Raises InputError if it is corrupt, or of another text or
-    protocol:
+    Raises InputError if it is corrupt, or of another text or protocol:
     its results would be lost.
     """
     if not path.exists():
@@ -305,12 +302,10 @@ def update_record(
 ) -> dict:
     """Add missing lengths to the record at `path`; return it with `lengths`.
 
-    measure: returns the entry of a length; None if it is not
-    supported.
+    measure: returns the entry of a length; None if it is not supported.
     All processes measure, rank 0 writes; None: this process alone.
-    facts:
-    further values of the provenance. Raises InputError for NaN or
-    Inf.
+    facts: further values of the provenance. Raises InputError for NaN
+    or Inf.
     """
     header = make_header(run, identity)
     processes = processes or distributed.Processes()

@@ -47,7 +47,8 @@ def generate(
     """Yield the new tokens of each step, {row: token}, of unfinished rows.
 
     model: `prepare_generation` makes it faster. prompts: of at least
-    one token. end_token: finishes a row; it is not yielded.
+    one token.
+    end_token: finishes a row; it is not yielded.
 
     All rows advance together from the end of the shortest prompt; a row
     inside of its prompt takes the prompt's token. When an encoding's
@@ -168,10 +169,9 @@ def prepare_generation(model: GPT, dtype: torch.dtype, compile: bool = False) ->
     """Cast the weights of all matrix products for autocast to `dtype`.
 
     Call it when the model is on its device; the model can then only
-    generate.
-    On a CPU the product with one row reads all weights. In float32,
-    those (out, in) with out >= in are stored by columns, which halves
-    its time. In bfloat16, Linear layers of blocks become
+    generate. On a CPU the product with one row reads all weights. In
+    float32, those (out, in) with out >= in are stored by columns, which
+    halves its time. In bfloat16, Linear layers of blocks become
     `PackedLinear`, unless the step is compiled; the embedding, in which
     tokens are looked up, does not.
     """

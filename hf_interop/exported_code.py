@@ -142,8 +142,8 @@ def write_modules(folder: Path, exported: list[Plugin]) -> None:
     sources = {name: _source_path(name).read_text(encoding="utf-8") for name in MODULES}
     for plugin in exported:
         sources[plugin.module] = importlib.util.decode_source(plugin.source)
-    # transformers copies the files of lines "from .x import y";
-    # plugins register encodings.
+    # transformers copies the files of lines "from .x import y"; plugins
+    # register encodings.
     for name in modules[1:]:
         sources[MODULES[0]] += (
             f"from .{flat_name(name)} import __name__ as _  # noqa: E402\n"

@@ -7,8 +7,8 @@
 An encoder loads with AutoModelForMaskedLM. AutoModel gives the hidden
 states of either: model(tokens).last_hidden_state, (B, T, C).
 
-export_hf.py copies this file. Written for transformers 5. Importing
-it makes PyTorch round denormal numbers to 0 on the CPU: the attention
+export_hf.py copies this file. Written for transformers 5. Importing it
+makes PyTorch round denormal numbers to 0 on the CPU: the attention
 weights of steep biases would be up to four times as slow.
 
 Legend: B batch, T tokens, C width, H heads, D head dimension, V
@@ -67,8 +67,7 @@ class PosencConfig(PreTrainedConfig):
 class PosencPreTrained(PreTrainedModel):
     """GPT wrapped as a transformers model.
 
-    Encodings and norms stay float32 when a model is loaded as
-    bfloat16.
+    Encodings and norms stay float32 when a model is loaded as bfloat16.
     safetensors has no checksum: loading checks the SHA-256 in
     config.json.
     """
@@ -170,11 +169,11 @@ class PosencPreTrained(PreTrainedModel):
     ) -> BaseModelOutputWithPast:
         """Return the output of the last norm, (B, T, C) float32, and more.
 
-        input_ids (B, T) or inputs_embeds (B, T, C). attention_mask:
-        (B, T), 0 at padding, on one side, which changes no row's
-        result. position_ids: only the model's own.
-        output_hidden_states: add the inputs of all blocks and the
-        result, each (B, T, C). Raises ValueError for other inputs.
+        input_ids (B, T) or inputs_embeds (B, T, C). attention_mask: (B,
+        T), 0 at padding, on one side, which changes no row's result.
+        position_ids: only the model's own. output_hidden_states: add
+        the inputs of all blocks and the result, each (B, T, C). Raises
+        ValueError for other inputs.
         """
         if output_attentions or (
             output_attentions is None and self.config.output_attentions
@@ -259,9 +258,8 @@ class PosencWithLogits(PosencPreTrained):
         """Return logits (B, T, V) float32 and, with labels, the loss.
 
         labels: as input_ids, -100 at tokens without a loss.
-        logits_to_keep:
-        only of that many last tokens; 0: of all. Other arguments: see
-        `encode`.
+        logits_to_keep: only of that many last tokens; 0: of all. Other
+        arguments: see `encode`.
         """
         encoded = self.encode(input_ids, attention_mask, **inputs)
         hidden = encoded.last_hidden_state
@@ -312,8 +310,8 @@ class PosencForCausalLM(PosencWithLogits, GenerationMixin):
 def check_weights(name_or_path: str | Path, arguments: dict) -> None:
     """Raise OSError if weights have another SHA-256 than config.json says.
 
-    arguments: of from_pretrained. Models that push_to_hub uploaded
-    have none.
+    arguments: of from_pretrained. Models that push_to_hub uploaded have
+    none.
     """
     location = {name: arguments[name] for name in LOCATION if name in arguments}
     try:

@@ -27,8 +27,8 @@ from model import GPT, GPTConfig
 from text_data import hub
 from text_data.tokenizer import GPT2_VOCABULARY, make_tokenizer
 
-# Our module -> theirs, whose rows it holds one after the other.
-# GPT-2's names are ours.
+# Our module -> theirs, whose rows it holds one after the other. GPT-2's
+# names are ours.
 LLAMA_NAMES = {
     "wte": ["embed_tokens"],
     "ln_1": ["input_layernorm"],
@@ -54,10 +54,8 @@ def load_pretrained(
 ) -> tuple[GPT, str | None, Path | None]:
     """Return a model, its commit on the hub, and its folder of transformers.
 
-    name: as in import_pretrained.py. block_size: of a CABLE
-    checkpoint;
-    None:
-    1024. Raises InputError if the model does not exist or is not
+    name: as in import_pretrained.py. block_size: of a CABLE checkpoint;
+    None: 1024. Raises InputError if the model does not exist or is not
     supported.
     """
     folder = revision = source = None
@@ -185,8 +183,8 @@ def _read_cable_v1(path: str) -> tuple[dict, dict]:
     """Return settings of GPTConfig and weights of the CABLE authors' checkpoint.
 
     Their h_attn is the gate of `cable-v1` with its sign changed:
-    -Softplus(z) =
-    log sigmoid(-z). Their training code scales logits by 1.
+    -Softplus(z) = log sigmoid(-z). Their training code scales logits by
+    1.
     """
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)

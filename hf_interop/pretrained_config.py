@@ -54,8 +54,7 @@ ROPE_CONSTANTS = {
 def settings_of(name: str, content: dict) -> dict:
     """Return the fields of GPTConfig of a model, from its config.json.
 
-    Only the weights show `qkv_bias` and `qk_norm`. name: for
-    messages.
+    Only the weights show `qkv_bias` and `qk_norm`. name: for messages.
     Raises InputError for other architectures and variants.
     """
     from transformers import CONFIG_MAPPING

@@ -121,9 +121,8 @@ def make_columns(records: list[dict], key: str, may_differ: Names = ()) -> list[
     """Return the columns of a table, in order; key: of the value in an entry.
 
     A label is the encoding, plus the settings that differ between its
-    columns.
-    If runs still share it, the run's name replaces the encoding, with
-    its folder if several runs have this name.
+    columns. If runs still share it, the run's name replaces the
+    encoding, with its folder if several runs have this name.
     """
     groups = [*_group(in_order(records), setup_of).values()]
     suffixes = [_label_suffix(group[0], [each[0] for each in groups]) for group in groups]
@@ -169,10 +168,9 @@ def setup_of(record: dict) -> tuple:
 def differing_settings(records: list[dict]) -> list[str]:
     """Return the training settings that differ, except encoding and seed.
 
-    In runs of 0 steps, with weights of others, none has had an
-    effect.
-    Imported models have few settings: those that a record lacks are
-    not compared.
+    In runs of 0 steps, with weights of others, none has had an effect.
+    Imported models have few settings: those that a record lacks are not
+    compared.
     """
     trainings = [training_of(record) for record in records]
     has_import = any("model" in record["settings"] for record in records)
@@ -223,8 +221,7 @@ def describe_differences(
 def _describe_setting(name: str, columns: list[Column]) -> str:
     """Return a setting as Markdown: "lr: 0.004 (cable), 0.008 (rope)".
 
-    Of many columns, those with the most frequent value are not
-    listed.
+    Of many columns, those with the most frequent value are not listed.
     """
     by_value = _group(columns, lambda each: str(training_of(each.records[0]).get(name)))
     texts = []

@@ -3,8 +3,7 @@
     python -m reporting.encoding_table    # update docs/encodings.md
 
 The first line of a class docstring is the formula, the line "Source:
-..." the source. The rest is read from the classes and their
-instances.
+..." the source. The rest is read from the classes and their instances.
 """
 
 import contextlib

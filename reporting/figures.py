@@ -82,8 +82,8 @@ def by_length(
 ) -> None:
     """Plot each column's mean against context length, with error bands.
 
-    close_up: add a panel of the lines close to the lowest. options:
-    of draw_lines.
+    close_up: add a panel of the lines close to the lowest. options: of
+    draw_lines.
     """
     lines = []
     for column in columns:
@@ -146,8 +146,7 @@ def gradient_further_back(record: dict) -> dict:
 def speeds(result: dict, file) -> None:
     """Plot throughput and memory of a benchmark of bench.py against context.
 
-    The dense path is only in the table. Bands: quartiles of the
-    rounds.
+    The dense path is only in the table. Bands: quartiles of the rounds.
     """
     names = {name for _, name, _ in cases(result) if not name.endswith(" dense")}
     panels = [("tokens/s", []), ("memory (MB)", [])]
@@ -217,8 +216,7 @@ def draw_lines(
 ) -> None:
     """Draw panels (label of the y axis, lines), one below the other.
 
-    level, trained_at: dotted lines at this height and at these
-    lengths.
+    level, trained_at: dotted lines at this height and at these lengths.
     """
     heights = [max(3.6, 1 + LABEL_HEIGHT * len(lines)) for _, lines in panels]
     figure = new_figure(sum(heights) + 0.5, title)
@@ -282,8 +280,7 @@ def new_figure(height: float, title: str):
 def finish(axes, x_label: str, y_label: str, ends, x_base: int = 10) -> None:
     """Set labels, ticks and grid of a plot whose limits are final.
 
-    ends: (label, color, (x, y)) of lines, labeled at the right.
-    x_base:
+    ends: (label, color, (x, y)) of lines, labeled at the right. x_base:
     of a logarithmic scale.
     """
     axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())

@@ -23,8 +23,7 @@ from reporting.formatting import Table, escape_markdown, join_numbers, number_ra
 from reporting.paper import TRAINING_LENGTHS, Printed
 from reporting.tables import Marks, length_table, token_kind
 
-# Fields of the protocols of perplexity, in words: same-targets,
-# others.
+# Fields of the protocols of perplexity, in words: same-targets, others.
 TARGETS = {
     "targets": ", the last {:,} tokens",
     "spans": " of {:,} windows",
@@ -72,8 +71,7 @@ class Metric:
         """Return what the numbers are, as Markdown: data, protocol, error.
 
         template: filled with fields of data and protocol, {text}: the
-        data set,
-        {words}: the protocol, {tokens}: their number per length.
+        data set, {words}: the protocol, {tokens}: their number per length.
         """
         entries = entries_of(records)
         errors = [each.get("loss_se", each.get(f"{self.key}_se")) for each in entries]
@@ -148,9 +146,9 @@ def entries_of(records: list[dict]) -> list[dict]:
 def gain_records(records: list[dict]) -> list[dict]:
     """Return records of GAIN, of those with losses by position at two lengths.
 
-    eval_extrapolation.py --within_documents records such losses on
-    the same windows. An entry is the mean from half its position on,
-    the first one from 0 on.
+    eval_extrapolation.py --within_documents records such losses on the
+    same windows. An entry is the mean from half its position on, the
+    first one from 0 on.
     """
     found = []
     for record in records:

@@ -111,9 +111,8 @@ def load(name: str) -> Printed:
     lengths = [int(length) for length in entry["trained_at"].split()]
     lengths *= len(printed.numbers) // len(lengths)
     printed.lengths |= zip(printed.numbers, lengths, strict=True)
-    # The CABLE paper's text describes the clipped T5 bias. That of
-    # the Sandwich paper has logarithmic buckets (section 6.3), as
-    # `t5` has.
+    # The CABLE paper's text describes the clipped T5 bias. That of the
+    # Sandwich paper has logarithmic buckets (section 6.3), as `t5` has.
     if printed.paper != SANDWICH and "t5" in printed.numbers:
         printed.numbers["t5-clip"] = printed.numbers["t5"]
         printed.lengths["t5-clip"] = printed.lengths["t5"]

@@ -158,8 +158,7 @@ def speed_table(benchmark: str, result: dict, by_context: bool = False) -> Table
 
     Unsupported contexts have no numbers; columns without any are
     omitted.
-    by_context: print one row per encoding; the CSV file stays
-    complete.
+    by_context: print one row per encoding; the CSV file stays complete.
     """
     rows = []
     for context, name, entry in cases(result):

@@ -48,8 +48,8 @@ class Rung:
 def _ratio(claim: Claim, records: list[dict]) -> Interval | None:
     """Return a claim's ratio, if any; of several recipes, with the most seeds.
 
-    It is of the protocol with most lengths: all ratios are then of
-    one text.
+    It is of the protocol with most lengths: all ratios are then of one
+    text.
     """
     metric = METRICS[claim.quantity]
     records = [record for record in records if metrics.metric_of(record) is metric]

@@ -11,11 +11,10 @@ a sentence, and the relevant document is the text that it was removed
 from.
 
 The task (layout: retrieval/tasks.py) is made from the split `val`:
-documents of
---length characters, and queries from any position in some of them.
-Triplets are made from `train`: passages of --passage characters, with
-another passage of the same document as the negative. MS MARCO and MLDR
-do not need this program.
+documents of --length characters, and queries from any position in some
+of them. Triplets are made from `train`: passages of --passage
+characters, with another passage of the same document as the negative.
+MS MARCO and MLDR do not need this program.
 """
 
 import itertools

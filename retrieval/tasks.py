@@ -4,8 +4,7 @@
     task = load_task("data/mine", "test")  # a folder in BEIR's layout
 
 docs/retrieval.md describes the files of BEIR's layout (Thakur et al.
-2021).
-Documents without a judgment are irrelevant.
+2021). Documents without a judgment are irrelevant.
 """
 
 import functools
@@ -26,8 +25,7 @@ class Task:
     """A retrieval task.
 
     documents, queries: text by id. qrels: by query id, {document id:
-    relevance
-    > 0}. revision: commit on the hub.
+    relevance > 0}. revision: commit on the hub.
     """
 
     name: str

@@ -1,9 +1,8 @@
 """Command line, files, devices, processes and checkpoints.
 
 Every program imports this package first (pyproject.toml configures the
-order):
-without the required packages it prints one line and exits. Standard
-library only.
+order): without the required packages it prints one line and exits.
+Standard library only.
 """
 
 import importlib.util

@@ -249,8 +249,8 @@ def load_model(
 
     attention: of `GPTConfig`. causal: as in `load_checkpoint`.
     dtype: see `cast_blocks`. Prints a note if the training was not
-    finished.
-    Raises InputError as `load_checkpoint` does, and for NaN or Inf.
+    finished. Raises InputError as `load_checkpoint` does, and for NaN
+    or Inf.
     """
     checkpoint = load_checkpoint(run, causal)
     step, steps = checkpoint["step"], checkpoint["config"].get("steps", 0)

@@ -55,12 +55,10 @@ def parse(
     """Return settings: defaults < `inherit` < --config FILE < flags.
 
     config_class: a dataclass with a docstring under each field. argv:
-    None:
-    sys.argv. positional: (name, help) of the field for words without a
-    flag.
-    inherit: function of all values and of given names; returns what
-    replaces defaults. Raises InputError for all unknown names, then all
-    invalid values.
+    None: sys.argv. positional: (name, help) of the field for words
+    without a flag. inherit: function of all values and of given names;
+    returns what replaces defaults. Raises InputError for all unknown
+    names, then all invalid values.
     """
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     argv = sys.argv[1:] if argv is None else argv

@@ -7,11 +7,9 @@
         if processes.any(bool(received)): ...  # of signals()
 
 Only rank 0 prints and writes. A user error on several ranks is printed
-once.
-Signals and random states go through gloo, so that no rank waits for a
-GPU.
-If a rank ends, the others end at their next collective with a line that
-says how to continue; if it hangs, after TIMEOUT.
+once. Signals and random states go through gloo, so that no rank waits
+for a GPU. If a rank ends, the others end at their next collective with
+a line that says how to continue; if it hangs, after TIMEOUT.
 """
 
 import contextlib
@@ -121,9 +119,8 @@ def process_group():
             traceback.clear_frames(error.__traceback__)  # frees the model
         if problems is None or not has_gpus:  # NCCL waits for ranks without an error
             # Waits for gloo's threads without Python's lock, which they
-            # need.
-            # A DistributedDataParallel model that outlives this would
-            # destroy the group with the lock, and wait forever.
+            # need. A DistributedDataParallel model that outlives this
+            # would destroy the group with the lock, and wait forever.
             gc.collect()
             dist.destroy_process_group()
         if problems is not None:

@@ -26,9 +26,8 @@ def atomic(path: str | Path):
     """Open `path` for writing bytes, atomically.
 
     The block writes to a temporary file, synced to disk and renamed at
-    the end:
-    a crash leaves the old file or the new one. Raises InputError
-    (`writing`).
+    the end: a crash leaves the old file or the new one. Raises
+    InputError (`writing`).
     """
     path = Path(path)
     with writing(path):
@@ -101,11 +100,9 @@ def locked(path: str | Path):
     """Wait until no other process is in such a block for `path`; then run it.
 
     Read, change and write `path` in the block; readers need no lock
-    (`atomic`).
-    The lock is on a hidden file; one that a killed process leaves locks
-    nothing.
-    Without effect on a file system without locks. Raises InputError
-    (`writing`).
+    (`atomic`). The lock is on a hidden file; one that a killed process
+    leaves locks nothing. Without effect on a file system without locks.
+    Raises InputError (`writing`).
     """
     import filelock  # takes 40 ms, and most programs lock nothing
 

@@ -49,9 +49,9 @@ class Run:
     """A training run's folder: find a checkpoint, then lock, log and save.
 
     A checkpoint's config also has `init_steps`, the trained_steps of
-    --init_from,
-    and `changes`, one for each resume with other settings: {"step": 6,
-    "settings": {"steps": [6, 12]}} for 12 steps instead of 6.
+    --init_from, and `changes`, one for each resume with other settings:
+    {"step": 6, "settings": {"steps": [6, 12]}} for 12 steps instead of
+    6.
     """
 
     folder: Path

@@ -27,8 +27,7 @@ class Windows:
     """Windows of length + 1 tokens, `length` apart, none across two shards.
 
     A shard's first token and its remainder are never targets, the
-    others once.
-    Raises InputError if no window fits.
+    others once. Raises InputError if no window fits.
     """
 
     def __init__(self, shards: Shards, length: int):

@@ -21,9 +21,9 @@ def prepare_command(name: str, scale: str, flags: list[str]) -> tuple[str, str, 
     """Return the folder, evaluation split and preparing command of a data set.
 
     name: a data set, or a folder of shards. scale: full; small: bytes;
-    smoke:
-    the standard library instead of others. flags: at full scale. The
-    command is empty if shards exist. Raises InputError for other names.
+    smoke: the standard library instead of others. flags: at full scale.
+    The command is empty if shards exist. Raises InputError for other
+    names.
     """
     if name not in PROGRAMS:
         if not [*Path(name).glob("*_val_*.bin")]:

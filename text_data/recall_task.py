@@ -1,15 +1,16 @@
 """Recall task: sequences in which earlier tokens determine some later ones.
 
 Sequences consist of symbols, the token ids below SYMBOLS.
-docs/evaluation.md describes the kinds: passage, associative and periodic.
-The symbols of a passage, of the pairs or of a period differ and are not
-in the filler: each counted token followed the only earlier copy of its
-predecessor. Filler that is text has other symbols for its tokens in
-each sequence.
+docs/evaluation.md describes the kinds: passage, associative and
+periodic. The symbols of a passage, of the pairs or of a period differ
+and are not in the filler: each counted token followed the only earlier
+copy of its predecessor. Filler that is text has other symbols for its
+tokens in each sequence.
 
 There are no further tokens: with tied embeddings, those that are never
 predicted delay learning (`rope`: 350 steps, 900 with 320 embeddings).
-Sequences depend on the seed, the training step and the window that they replace.
+Sequences depend on the seed, the training step and the window that they
+replace.
 """
 
 from dataclasses import dataclass

@@ -50,11 +50,11 @@ def find_files(
 ) -> list[Path]:
     """Return the files in `sources`, and those in its folders, sorted.
 
-    In folders, hidden and empty files and the folder `exclude` are left out.
-    skip_reason: of (path, whether it is in `sources`), "<why it is not
-    read>:
-    <what to do>" or None. Prints the first skipped files. Raises
-    InputError if a source does not exist or is not read, or nothing is left.
+    In folders, hidden and empty files and the folder `exclude` are left
+    out. skip_reason: of (path, whether it is in `sources`), "<why it is
+    not read>: <what to do>" or None. Prints the first skipped files.
+    Raises InputError if a source does not exist or is not read, or
+    nothing is left.
     """
     missing = [source for source in sources if not Path(source).exists()]
     if missing:
@@ -125,7 +125,8 @@ def load_table(
     path: a file, the value of `flag`; its first `limit` rows are a list
     of dictionaries with those of `columns` that a row has. None: load
     hub_table, the arguments of datasets.load_dataset, as a
-    datasets.Dataset. Raises InputError if it cannot be read or has no rows.
+    datasets.Dataset. Raises InputError if it cannot be read or has no
+    rows.
     """
     if path is not None and not (table_format(Path(path)) and Path(path).is_file()):
         raise InputError(
@@ -155,8 +156,8 @@ def read_rows(
 ) -> Iterator[tuple[Mark, str]]:
     """Yield (mark, text) of each row of local files, or of files on the hub.
 
-    column: of the text, or several names with commas: a row's first one counts.
-    files: a function returns those on the hub. resume_from: the mark of
+    column: of the text, or several names with commas: a row's first one
+    counts. files: a function returns those on the hub. resume_from: the mark of
     the first row to read. Raises InputError if a file cannot be read,
     or for a row without text.
     """

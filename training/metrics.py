@@ -63,10 +63,9 @@ class StepMetrics:
         """Return the values of a log line, and start the next interval.
 
         losses: of `reduce_losses`. "data_ms": of "ms", waiting for
-        data;
-        "memory": in bytes; "mfu": if the device's peak FLOPs are known.
-        A process's first step, which compiles, is timed only if it is
-        alone.
+        data; "memory": in bytes; "mfu": if the device's peak FLOPs are
+        known. A process's first step, which compiles, is timed only if
+        it is alone.
         """
         first = int(self.is_first_interval and len(self.steps) > 1)
         ms = 1000 * statistics.fmean(self.seconds[first:])
@@ -111,8 +110,7 @@ def validation_sums(
     """Return sums of losses and correct predictions of a batch, (2,) float64.
 
     Tensors: of `Windows.batch`; rows after the first `rows` are
-    padding.
-    Correct predictions are counted for `RecallWindows` only.
+    padding. Correct predictions are counted for `RecallWindows` only.
     """
     losses = model.losses(inputs, targets, *positions)[:rows].sum(dtype=torch.float64)
     correct = torch.zeros_like(losses)

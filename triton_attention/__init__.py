@@ -1,7 +1,6 @@
 """Triton kernels for attention with a bias: the attention path "triton".
 
-Importing this package registers the path; its first use imports
-Triton:
+Importing this package registers the path; its first use imports Triton:
 
     interface      fused_attention and its checks; what a user of the kernels imports
     bias           kinds of biases; building one from an encoding

@@ -2,10 +2,10 @@
 
     import triton_attention.flex  # registers the path
 
-PyTorch's FlexAttention compiles a kernel for the encoding's own
-formula (`Encoding.bias`), forward and, on GPUs, backward. It does not
-fit calls without gradients: it would be compiled for each length, or
-hold all logits.
+PyTorch's FlexAttention compiles a kernel for the encoding's own formula
+(`Encoding.bias`), forward and, on GPUs, backward. It does not fit calls
+without gradients: it would be compiled for each length, or hold all
+logits.
 """
 
 import functools

@@ -34,15 +34,12 @@ def fused_attention(
 
     q: (B, H, T, D), bf16, f16 or f32; the queries are the last T of S
     tokens.
-    k, v: (B, G, S, D), G a divisor of H: consecutive heads share
-    them.
-    bias: see bias.py; its gradients with respect to a table need T =
-    S.
+    k, v: (B, G, S, D), G a divisor of H: consecutive heads share them.
+    bias: see bias.py; its gradients with respect to a table need T = S.
     scale: factor of the logits, usually D**-0.5.
     causal, window_size: see attention.MaskSpec.
     skip_tolerance: fraction of a row's weight that may be skipped,
-    where a
-        decay makes distant keys negligible; 0: none.
+        where a decay makes distant keys negligible; 0: none.
     packed_qkv: see attention.attend.
     Returns (B, H, T, D) in the dtype of q, in memory (B, T, H, D).
     Raises InputError for arguments that the kernels do not support.

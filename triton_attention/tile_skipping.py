@@ -3,9 +3,9 @@
 The kernels skip tiles of keys from the left, and in bidirectional
 attention also from the right, that together hold at most
 `skip_tolerance` of every row's weight. The proof needs no logits: a
-weight is at most exp(|q| |k| scale + the largest bias in the tile),
-and the sum of a row is at least the weight of the query's own key,
-whose bias is 0.
+weight is at most exp(|q| |k| scale + the largest bias in the tile), and
+the sum of a row is at least the weight of the query's own key, whose
+bias is 0.
 """
 
 import torch
@@ -32,11 +32,10 @@ def kept_tiles(
 ) -> Tensor:
     """Return which tiles of keys each tile of queries has to read.
 
-    Others hold at most `tolerance` of every row's weight; half of it
-    on each side if not causal.
+    Others hold at most `tolerance` of every row's weight; half of it on
+    each side if not causal.
 
-    q: (B, H, T, D). k: (B, G, S, D). s_i, g: (B, H, T). s_j: (B, H,
-    S).
+    q: (B, H, T, D). k: (B, G, S, D). s_i, g: (B, H, T). s_j: (B, H, S).
     Returns (1 or 2, B, H, tiles of queries), int32: the first tile of
     keys and, if not causal, the one after the last.
     """
@@ -60,8 +59,7 @@ def kept_tiles(
     )
     tile_count = per_query_tile[0].size(-1)
     kept = []
-    # Chunks of rows bound the memory, quadratic in the number of
-    # tiles.
+    # Chunks of rows bound the memory, quadratic in the number of tiles.
     for rows in torch.arange(tile_count, device=q.device).split(256):
         parts = [x[:, :, rows, None] for x in per_query_tile]
         min_s_i, max_s_i, min_g, max_g, max_q_norm, min_own = parts

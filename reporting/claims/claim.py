@@ -2,10 +2,10 @@
 
     decide(claim, {("rope", "at 16x"): interval})  # keys: other encoding, place
 
-- A bound holds if the whole interval is on its side, and fails if it
-is beyond. - Several comparisons hold if all do, and fail if one does.
-Intervals are not
-  corrected for the number of comparisons.
+- A bound holds if the whole interval is on its side, and fails if it is
+  beyond.
+- Several comparisons hold if all do, and fail if one does. Intervals
+  are not corrected for the number of comparisons.
 - Everything else is not decided, also if there is no interval.
 """
 
@@ -29,8 +29,8 @@ HOLDS, FAILS, UNDECIDED, NOT_MEASURED = "holds", "fails", "not decided", "not me
 NOT_COMPARABLE = "not comparable"  # the runs differ in more than encoding and seed
 
 MIN_STEPS = 50  # runs of fewer steps are tests of the programs and get no verdicts
-# "Far" is the first of these multiples of the training length that
-# was evaluated.
+# "Far" is the first of these multiples of the training length that was
+# evaluated.
 FAR_MULTIPLES = (16, 15)
 
 Benched = Literal["speed", "memory", "time per token"]  # quantities of bench.py
@@ -145,8 +145,7 @@ def load(path: Path = PATH) -> dict[str, list[Claim]]:
 def decide(claim: Claim, comparisons: Comparisons) -> Verdict | None:
     """Return the verdict that all comparisons satisfy the claim; None: not measured.
 
-    It shows the least favorable one, and how many agree, unless all
-    do.
+    It shows the least favorable one, and how many agree, unless all do.
     It names the other encodings that were compared.
     """
     comparisons = {name: each for name, each in comparisons.items() if each is not None}

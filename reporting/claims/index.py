@@ -55,8 +55,8 @@ def read_verdicts(folders: list[str]) -> list[dict]:
     """Return the rows of all verdicts.csv in folders and below.
 
     "table" is a path; "report", which is added, the report's folder
-    relative to the given one. Raises InputError if a folder is
-    missing or a file corrupt.
+    relative to the given one. Raises InputError if a folder is missing
+    or a file corrupt.
     """
     missing = [folder for folder in folders if not Path(folder).is_dir()]
     if missing:

@@ -52,8 +52,8 @@ SMALLEST = {  # multiple of the training length
 # Printed for another encoding relative to the claim's.
 OTHERS_FIRST = ("perplexity", "accuracy", "training loss", "final training loss")
 SIZES = ("small", "medium")  # of the papers' statements on speed
-# Scripts divide the paper's lengths by these, and use networks of
-# other sizes.
+# Scripts divide the paper's lengths by these, and use networks of other
+# sizes.
 SCALES = (1, 4, 32)
 
 Measured = Iterator[tuple[Claim, Comparisons]]
@@ -64,8 +64,8 @@ def judge_perplexity(
 ) -> list[Verdict]:
     """Return verdicts on decoders.
 
-    Claims of the Sandwich paper are judged by its protocol only,
-    those on its marks if the table with them is `printed`.
+    Claims of the Sandwich paper are judged by its protocol only, those
+    on its marks if the table with them is `printed`.
     """
     first = columns[0].records[0]  # all columns have one protocol
     if "objective" in first:
@@ -220,8 +220,8 @@ def _compare(claim: Claim, model: list[Column], columns: list[Column]) -> Measur
 def _claimed_names(column: Column) -> list[str]:
     """Return the names of an encoding in claims.
 
-    ALIBI_SLOPES: the shift that scales ALiBi's slopes with the
-    training length, as in scripts/sandwich_table1_2_4.sh.
+    ALIBI_SLOPES: the shift that scales ALiBi's slopes with the training
+    length, as in scripts/sandwich_table1_2_4.sh.
     """
     shift = min(0, round(math.log2(column.trained_at / SANDWICH_LENGTH)))
     is_scaled = column.pe == f"alibi-shift:shift={shift}"
@@ -237,9 +237,9 @@ def _first(columns: list[Column]) -> dict[str, Column]:
 def _multiples(claim: Claim, columns: list[Column]) -> list[float]:
     """Return the multiples of the training length of a comparison, ascending.
 
-    FAR is the first of FAR_MULTIPLES that was measured. "Every
-    length" of a perplexity ends there: figure1.sh evaluates up to 128
-    times the length.
+    FAR is the first of FAR_MULTIPLES that was measured. "Every length"
+    of a perplexity ends there: figure1.sh evaluates up to 128 times the
+    length.
     """
     measured = set()
     for column in columns:
@@ -331,8 +331,7 @@ def find_pairs(claim: Claim, columns: list[Column], speeds: list[dict]) -> Itera
     """Yield pairs of runs, at the paper's lengths or a scale of them.
 
     At the paper's lengths they have its size and data set. Memory and
-    time are those of training steps with the same number of
-    sequences.
+    time are those of training steps with the same number of sequences.
     """
     names = (claim.encoding, *claim.others)
     measure = MEASURES[claim.quantity]

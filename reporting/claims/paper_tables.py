@@ -27,8 +27,8 @@ from reporting.paper import MARKS_REFERENCE, SPEED, TRAINING_LENGTHS, Printed
 from reporting.tables import Marks, marked
 
 # Columns of a paper's table next to ours; it does not name its
-# HellaSwag metric. Raw WikiText-2 and WikiText-103 have one test
-# text, but two columns there.
+# HellaSwag metric. Raw WikiText-2 and WikiText-103 have one test text,
+# but two columns there.
 PAPER_COLUMNS = {
     "acc_norm": {"paper": "hellaswag_acc"},
     "fineweb": {"paper (fineweb)": "fineweb10b_ppl"},
@@ -48,9 +48,9 @@ def paper_comparison(
     None if nothing overlaps. A row for each encoding; a cell is our
     number, in parentheses the paper's. marks: of our numbers. In the
     paper's setting a cell also has the relative difference. Otherwise
-    both numbers are relative to the training length, at equal
-    multiples of it; in a table of several training lengths, relative
-    to its shortest context.
+    both numbers are relative to the training length, at equal multiples
+    of it; in a table of several training lengths, relative to its
+    shortest context.
     """
     columns = [column for column in columns if column.pe in paper.numbers]
     records = [record for column in columns for record in column.records]
@@ -90,9 +90,8 @@ def paper_comparison(
 def seed_marks(columns: list[Column], paper: Printed | None) -> tuple[Marks, str]:
     """Return marks of paired t-tests over seeds, and a sentence on them.
 
-    As in table 3 of the Sandwich paper, for its encodings, if all
-    have two seeds. Columns with other settings than the reference
-    have none.
+    As in table 3 of the Sandwich paper, for its encodings, if all have
+    two seeds. Columns with other settings than the reference have none.
     """
     numbers = paper.numbers if paper and paper.has_marks else ()
     covered = [column for column in columns if column.pe in numbers]
@@ -149,9 +148,8 @@ def _ratio(value: float | None, base: float | None) -> float | None:
 def paper_speeds(benchmark: str, result: dict, printed: Printed) -> Table | None:
     """Return a table of ratios of speed here and in a paper.
 
-    None if no ratio was measured. Ratios whose context a paper does
-    not state, or that was not measured, are next to each measured
-    context.
+    None if no ratio was measured. Ratios whose context a paper does not
+    state, or that was not measured, are next to each measured context.
     """
     cells = [
         ["benchmark", "context", "speed of", "relative to", "here", "paper", "at context"]

@@ -52,8 +52,8 @@ def receptive_field(column: Column, length: int) -> Interval:
 def speed_columns(result: dict) -> list[Column]:
     """Return a column of each encoding in one benchmark of bench.py, by context.
 
-    An entry is that of the fused kernel (`sdpa`) where the encoding
-    has it, else that of Triton (GPUs), else that of the dense path.
+    An entry is that of the fused kernel (`sdpa`) where the encoding has
+    it, else that of Triton (GPUs), else that of the dense path.
     """
     contexts = result["contexts"]
     names = {name.removesuffix(" triton") for row in contexts.values() for name in row}
@@ -80,9 +80,9 @@ def loss_columns(runs: list[dict]) -> list[Column]:
 def accuracy_and_perplexity(records: list[dict]) -> dict[str, list[dict]]:
     """Return records by measure, with a "value" at the training length only.
 
-    records: of eval_hellaswag.py, for "HellaSwag acc" and "acc_norm"
-    in percent; and of eval_extrapolation.py, for perplexity on the
-    data set of this name.
+    records: of eval_hellaswag.py, for "HellaSwag acc" and "acc_norm" in
+    percent; and of eval_extrapolation.py, for perplexity on the data
+    set of this name.
     """
     groups = {measure: [] for measure in ACCURACIES}
     for record in records:
@@ -107,8 +107,7 @@ def _speed_ratio(pairs: Pairs) -> Interval:
     """Return the ratio of two speeds, a mean over rounds of log ratios.
 
     Both are relative to rope, which bench.py measures in the same
-    round.
-    Records without its seconds have no interval.
+    round. Records without its seconds have no interval.
     """
     entry, other = pairs[0]
     if not ("others" in entry and "others" in other):

@@ -4,19 +4,17 @@
     python plot.py biases runs/quickstart/rope --layer 0 --out scores.png
     python plot.py biases runs/quickstart/alibi --tokens 512 --mean
 
-Upper row: the bias B[i, j] of query token i (vertical) and key token
-j (horizontal). Encodings without a bias (rope, sinusoidal, ...) show
-the attention scores before the softmax, q k^T * scale + B. All heads
-have one color scale, white at zero; masked keys are gray.
+Upper row: the bias B[i, j] of query token i (vertical) and key token j
+(horizontal). Encodings without a bias (rope, sinusoidal, ...) show the
+attention scores before the softmax, q k^T * scale + B. All heads have
+one color scale, white at zero; masked keys are gray.
 
 Lower row, for encodings with cumulative sums S (alibi, cable, fox and
-similar):
-S[j-1] - S[j], the decay at token j. A high bar weakens the attention
-to all tokens before j; no bar keeps it.
+similar): S[j-1] - S[j], the decay at token j. A high bar weakens the
+attention to all tokens before j; no bar keeps it.
 
 Figures 4 and 8 to 15 of the CABLE paper, figure 8 of its version 1;
---mean: its
-figure 7.
+--mean: its figure 7.
 """
 
 from dataclasses import dataclass, field

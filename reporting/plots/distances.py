@@ -3,15 +3,14 @@
     python plot.py distances sandwich sandwich-smoothed --fit 8192 --out figure9.png
     python plot.py distances sandwich sandwich:dimension=32 --out figure10.png
 
-Upper row: the bias B[i, j] of query token i (vertical) and key token
-j (horizontal) in the last of 12 heads. Lower panel: the bias by
-distance. --fit N fits a log(1 + d) + b to the first encoding at the N
-shortest distances d by least squares. Learnable encodings have their
-initial values.
+Upper row: the bias B[i, j] of query token i (vertical) and key token j
+(horizontal) in the last of 12 heads. Lower panel: the bias by distance.
+--fit N fits a log(1 + d) + b to the first encoding at the N shortest
+distances d by least squares. Learnable encodings have their initial
+values.
 
-Figures 8 to 10 of the Sandwich paper: the last head has the
-compression ratio h = 8. The fitted curve is `sandwich-smoothed`
-there.
+Figures 8 to 10 of the Sandwich paper: the last head has the compression
+ratio h = 8. The fitted curve is `sandwich-smoothed` there.
 """
 
 from dataclasses import dataclass, field
@@ -98,8 +97,7 @@ def bias_by_distance(pe: str, context: int, heads: int, head: int) -> np.ndarray
 def plot(rows: dict[str, np.ndarray], fitted: np.ndarray | None, title: str, file) -> None:
     """Write a PNG of the encodings' matrices, and the biases by distance.
 
-    rows: {encoding: bias (n,)}; fitted: a and b of the curve, or
-    None.
+    rows: {encoding: bias (n,)}; fitted: a and b of the curve, or None.
     """
     heights = (min(3.3, 0.9 + 6 / len(rows)), 3.3)
     figure = figures.new_figure(sum(heights), title)

@@ -5,12 +5,11 @@
 
 Runs are folders of train_gpt.py (log.jsonl) or retrieval.finetune
 (finetune.json). A point is the mean loss since the previous logged
-step.
-Figures 6 and 7 of the CABLE paper.
+step. Figures 6 and 7 of the CABLE paper.
 
 Training losses of runs that differ only in encoding and seed are also
-written as a record next to the picture (losses.json). report.py makes
-a table of them, and judges the claims on encoders.
+written as a record next to the picture (losses.json). report.py makes a
+table of them, and judges the claims on encoders.
 """
 
 from dataclasses import dataclass, field
