@@ -4,17 +4,49 @@
     python plot.py distances sandwich alibi --out distances.png
     python plot.py losses runs/medium/cable runs/medium/rope --out losses.png
 
-`python plot.py biases --help`, and so on, list the options.
+`python plot.py biases --help`, and so on, describe the plots and list
+the options.
 """
 
+import inspect
 import sys
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from runtime import cli
+from runtime import cli, run_folder
+from runtime.checkpoints import load_model
+from runtime.files import atomic, read_json, write_json
+from runtime.schema import Count, Text, fields, find_mismatch
 
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+
+import attention
+import pe_spec
+import posenc
 from errors import InputError
-from reporting.plots import biases, distances, losses
+from evaluation import bias_statistics
+from evaluation.record_schema import FINETUNING, Number
+from evaluation.runner import shards_for_run
+from reporting import figures
+from text_data.tokenizer import run_tokenizer
 
-PLOTS = {"biases": biases, "distances": distances, "losses": losses}
+MAX_LABELED_TOKENS = 40
+MASKED = "0.9"  # where a query does not attend to a key
+HEADS = 12  # of GPT-2 small, for biases of the distance alone
+CHANNELS_PER_HEAD = 64
+MATRIX_PIXELS = 256  # rows and columns of a matrix that are drawn
+REMEDY = "train again, or remove the run"
+SETTINGS = fields(  # of config.yaml or config.json
+    {
+        "pe": Text,
+        "size? objective? data?": Text | None,
+        "seed? block_size?": Count | None,
+    }
+)
+LOG_ENTRY = fields({"step": Count, "loss": Number})
 
 
 def main(argv=None):
@@ -26,8 +58,367 @@ def main(argv=None):
         raise InputError(f"unknown plot '{kind}': use {', '.join(PLOTS)}")
     if argv is None:
         sys.argv[0] += f" {kind}"  # the name of the program in its help
-    PLOTS[kind].main(flags)
+    PLOTS[kind](flags)
 
+
+@dataclass
+class BiasesConfig:
+    """Settings of the plot of a trained model's biases."""
+
+    run: list[str] = field(default_factory=list)
+    """run folder or checkpoint file"""
+    plugin: dict[str, str] | None = None
+    """name and SHA-256 of the files with encodings of your own"""
+    text: str = "def area(width, height):\n    return width * height\n"
+    """text to plot, best a few dozen tokens"""
+    tokens: int | None = cli.limited(None, 2)
+    """use the first TOKENS tokens of the validation split in place of --text"""
+    data: str | None = None
+    """folder of shards for --tokens; null: the training data of the run"""
+    layer: int = -1
+    """layer, from 0; negative numbers count from the last"""
+    mean: bool = False
+    """plot the mean over heads, divided by its largest magnitude"""
+    out: str = "biases.png"
+    """PNG file to write"""
+
+    def __post_init__(self):
+        check_png(self.out)
+
+
+def plot_biases(argv: list[str]) -> None:
+    """Plot the attention biases of a trained model: every head of one layer.
+
+        python plot.py biases runs/quickstart/cable --text "def double(x): return 2 * x"
+        python plot.py biases runs/quickstart/rope --layer 0 --out scores.png
+        python plot.py biases runs/quickstart/alibi --tokens 512 --mean
+
+    Upper row: the bias B[i, j] of query token i (vertical) and key
+    token j (horizontal). Encodings without a bias (rope, sinusoidal,
+    ...) show the attention scores before the softmax, q k^T * scale +
+    B. All heads have one color scale, white at zero; masked keys are
+    gray.
+
+    Lower row, for encodings with cumulative sums S (alibi, cable, fox
+    and similar): S[j-1] - S[j], the decay at token j. A high bar
+    weakens the attention to all tokens before j; no bar keeps it.
+
+    Figures 4 and 8 to 15 of the CABLE paper, figure 8 of its version 1;
+    --mean: its figure 7.
+    """
+    positional = "run", "run folder or checkpoint file"
+    config = cli.parse(BiasesConfig, argv, inspect.getdoc(plot_biases), positional)
+    if len(config.run) != 1:
+        raise InputError("expected one run: python plot.py biases runs/NAME")
+    (run,) = config.run
+    model, checkpoint = load_model(run, torch.device("cpu"), causal=None)
+    pe, layers = checkpoint["gpt"]["pe"], len(model.h)
+    if not -layers <= config.layer < layers:
+        what = f"--layer {config.layer}: the model has {layers} layers"
+        raise InputError(f"{what}: use 0 to {layers - 1}")
+    tokenizer = run_tokenizer(run, checkpoint)
+    tokens = tokenizer.encode(config.text)
+    if config.tokens is not None:
+        shards = shards_for_run(run, checkpoint, config.data)
+        tokens = shards.tokens[0][: config.tokens].tolist()
+    if len(tokens) < 2:
+        raise InputError("the text has fewer than two tokens: pass a longer --text")
+    if model.max_context and len(tokens) > model.max_context:
+        what = f"the text has {len(tokens)} tokens, but {pe} supports at most"
+        raise InputError(f"{what} {model.max_context}: pass a shorter text")
+    matrices, decay, content = layer_matrices(model, torch.tensor([tokens]), config)
+    labels = None
+    if len(tokens) <= MAX_LABELED_TOKENS:
+        texts = map(tokenizer.decode, ([token] for token in tokens))
+        labels = [text.replace("\n", "⏎").replace(" ", "␣")[:9] for text in texts]
+    millions, settings = model.parameter_count() / 1e6, checkpoint["config"]
+    data = Path(settings["data"] or "unknown data").name  # None: imported weights
+    seed = "" if settings["seed"] is None else f", seed {settings['seed']}"
+    title = (
+        f"{content}\n{pe}, layer {config.layer % layers} of 0–{layers - 1}, {millions:.1f}M "
+        f"parameters, trained on {data} at {checkpoint['gpt']['block_size']:,} tokens{seed}"
+    )
+    with atomic(config.out) as file:
+        draw_heads(matrices, decay, labels, title).savefig(file, format="png")
+    print(f"wrote {config.out}")
+
+
+@torch.no_grad()
+def layer_matrices(model, tokens: Tensor, config: BiasesConfig) -> tuple:
+    """Return what to plot of one layer: matrices, decay, and a description.
+
+    tokens: (1, T) int64, on the model's device.
+    matrices: (H, T, T), (1, T, T) with config.mean; NaN: masked.
+    decay: (H, T); None without cumulative sums, and with config.mean.
+    """
+    layer = bias_statistics.layers(model, tokens)[config.layer]
+    T, heads = tokens.size(1), model.config.n_head
+    matrices, decay = layer.bias(), layer.decay()
+    content = "bias added to the attention scores"
+    if matrices is None:
+        matrices, content = layer.logits(), "attention scores"
+    matrices = matrices.expand(1, heads, T, T)[0]
+    matrices = matrices.masked_fill(~layer.attention_mask(), torch.nan).float().cpu()
+    if config.mean:
+        mean = matrices.mean(0, keepdim=True)
+        largest = mean.nan_to_num().abs().max().clamp(min=1e-30)
+        what = f"mean over {heads} heads of the {content}, divided by its largest magnitude"
+        return (mean / largest).numpy(), None, what
+    if decay is not None:
+        decay = decay.expand(1, heads, T)[0].float().cpu().numpy()
+    return matrices.numpy(), decay, content
+
+
+def draw_heads(matrices, decay, labels: list[str] | None, title: str):
+    """Return a figure of Matplotlib with four heads per row; with labels, two.
+
+    matrices: (H, T, T); decay: (H, T) or None; labels: of the tokens,
+    or None.
+    """
+    heads, T, _ = matrices.shape
+    columns = min(2 if labels else 4, heads)
+    rows = -(-heads // columns)
+    ratios = [3] if decay is None else [3, 1]
+    parts, width = len(ratios), figures.WIDTH / max(2, columns)
+    figure = figures.new_figure(0.6 + rows * width * sum(ratios) * 0.35, title)
+    heights = ratios * rows
+    grid = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
+    tops, lowest = grid[::parts].ravel(), grid[parts - 1 :: parts].ravel()
+    for axes in (*tops[heads:], *lowest[heads:]):
+        axes.set_visible(False)
+    titles = [f"head {head}" if heads > 1 else "" for head in range(heads)]
+    draw_matrices(figure, tops[:heads].tolist(), matrices, titles)
+    for head, (top, bottom) in enumerate(zip(tops[:heads], lowest, strict=False)):
+        top.tick_params(labelbottom=top is bottom)
+        top.locator_params(integer=True)
+        if decay is not None:
+            bottom.bar(range(T), decay[head], width=1, color=figures.GRAY)
+            bottom.set(xlim=(-0.5, T - 0.5), ylim=(0, 1.05 * max(1e-6, float(decay.max()))))
+            bottom.set_ylabel("" if head % columns else "decay at the token", fontsize=8)
+            bottom.spines[["top", "right"]].set_visible(False)
+            bottom.tick_params(length=0, pad=1, labelsize=8)
+        if labels:
+            # parse_math: a token "$$" is not a formula.
+            font = {"fontsize": min(8, 180 / T), "family": "monospace", "parse_math": False}
+            bottom.set_xticks(range(T), labels, rotation=90, **font)
+            top.set_yticks(range(T), labels, **font)
+    return figure
+
+
+def draw_matrices(figure, grid, matrices: np.ndarray, titles: list[str], **style) -> None:
+    """Draw matrices (n, queries, keys), NaN where masked, and a color bar.
+
+    All have one color scale, which is white at zero.
+    """
+    low, high = float(np.nanmin(matrices)), float(np.nanmax(matrices))
+    limit = max(-low, high, 1e-6)
+    scale = {"cmap": "RdBu", "vmin": -limit, "vmax": limit, "interpolation": "nearest"}
+    for axes, matrix, title in zip(grid, matrices, titles, strict=True):
+        image = axes.imshow(matrix, **scale, **style)
+        axes.set_title(title, fontsize=9)
+        axes.set_facecolor(MASKED)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0, pad=1, labelsize=8)
+    figure.supxlabel("key token", fontsize=9)
+    figure.supylabel("query token", fontsize=9)
+    bar = figure.colorbar(image, ax=grid, shrink=0.6, pad=0.02, panchor=False).ax
+    bar.set_ylim(min(low, 0), max(high, low + 1e-6, 0))
+    bar.tick_params(labelsize=8)
+
+
+@dataclass
+class DistancesConfig:
+    """Settings of the plot of biases of the distance alone."""
+
+    encodings: list[str] = field(default_factory=list)
+    """encodings whose bias depends on the distance alone: sandwich, alibi, kerple, t5, ..."""
+    plugin: dict[str, str] | None = None
+    """name and SHA-256 of the files with encodings of your own"""
+    context: int = cli.limited(8192, 2, 10**8)
+    """number of tokens"""
+    fit: int | None = None
+    """fit a logarithm to the first encoding at this many distances; null: no fit"""
+    out: str = "distances.png"
+    """PNG file to write"""
+
+    def __post_init__(self):
+        check_png(self.out)
+        if not self.encodings:
+            raise InputError("no encodings given: python plot.py distances sandwich ...")
+        if self.fit is not None and not 2 <= self.fit <= self.context:
+            raise InputError(f"--fit {self.fit}: use 2 to {self.context}, the --context")
+
+
+def plot_distances(argv: list[str]) -> None:
+    """Plot biases of the distance alone: matrices and last rows, without a model.
+
+        python plot.py distances sandwich sandwich-smoothed --fit 8192 --out figure9.png
+        python plot.py distances sandwich sandwich:dimension=32 --out figure10.png
+
+    Upper row: the bias B[i, j] of query token i (vertical) and key
+    token j (horizontal) in the last of 12 heads. Lower panel: the bias
+    by distance. --fit N fits a log(1 + d) + b to the first encoding at
+    the N shortest distances d by least squares. Learnable encodings
+    have their initial values.
+
+    Figures 8 to 10 of the Sandwich paper: the last head has the
+    compression ratio h = 8. The fitted curve is `sandwich-smoothed`
+    there.
+    """
+    positional = "encodings", "positional encodings"
+    config = cli.parse(DistancesConfig, argv, inspect.getdoc(plot_distances), positional)
+    rows = {pe: bias_by_distance(pe, config.context, HEADS, -1) for pe in config.encodings}
+    lines = [figures.Line(pe, pe, [*enumerate(bias)]) for pe, bias in rows.items()]
+    if config.fit:
+        pe, distances = config.encodings[0], np.log1p(np.arange(config.context))
+        a, b = np.polyfit(distances[: config.fit], rows[pe][: config.fit], 1)
+        curve = f"{a:.3f} log(1 + d) {b:+.3f}"
+        print(f"{pe}: {curve}, fitted to distances 0 to {config.fit - 1:,}")
+        lines.append(figures.Line(f"fit: {curve}", "nope", [*enumerate(a * distances + b)]))
+    with atomic(config.out) as file:
+        draw_distances(rows, lines, file)
+    print(f"wrote {config.out}")
+
+
+@torch.no_grad()
+def bias_by_distance(pe: str, context: int, heads: int, head: int) -> np.ndarray:
+    """Return one head's bias at distances 0 to context - 1: (context,) float64.
+
+    Raises InputError for encodings whose bias is not of the distance
+    alone.
+    """
+    encoding = pe_spec.build(pe, heads, heads * CHANNELS_PER_HEAD, context, layers=1)[0]
+    if not isinstance(pe_spec.unwrap(encoding), (posenc.DistanceBias, posenc.ALiBi)):
+        raise InputError(
+            f"{pe} has no bias of the distance alone: use sandwich, alibi, kerple, t5 or similar, "
+            "or plot the biases of a run by python plot.py biases"
+        )
+    x = torch.zeros(1, context, heads * CHANNELS_PER_HEAD)  # not used by these encodings
+    queries, keys = encoding.features(x, torch.arange(context))
+    last_query = tuple(feature[..., -1:] for feature in queries)
+    inputs = attention.BiasInputs(encoding, last_query, keys)
+    bias = attention.bias_matrix(inputs, heads, queries=1, query_offset=context - 1)
+    return bias[0, head, 0].flip(0).double().numpy()
+
+
+def draw_distances(rows: dict[str, np.ndarray], lines: list[figures.Line], file) -> None:
+    """Write a PNG of the encodings' matrices, and of lines by distance.
+
+    rows: {encoding: bias (n,)}.
+    """
+    n = len(next(iter(rows.values())))
+    heights = (min(3.3, 0.9 + 6 / len(rows)), 3.3)
+    figure = figures.new_figure(sum(heights), f"last of {HEADS} heads, {n:,} tokens")
+    upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
+    all_axes = upper.subplots(1, len(rows), squeeze=False, sharey=True)[0]
+    tokens = np.linspace(0, n - 1, min(n, MATRIX_PIXELS)).astype(int)
+    distances = tokens[:, None] - tokens
+    biases = np.stack([bias[distances.clip(min=0)] for bias in rows.values()])
+    matrices = np.where(distances < 0, np.nan, biases)
+    titles = [figures.short_label(pe).replace(", ", "\n") for pe in rows]
+    draw_matrices(upper, all_axes, matrices, titles, extent=(0, n, n, 0))
+    figures.draw_panel(lower.subplots(), lines, "distance (tokens)", "bias", 10, marker="")
+    figure.savefig(file, format="png")
+
+
+@dataclass
+class LossesConfig:
+    """Settings of the plot of losses."""
+
+    runs: list[str] = field(default_factory=list)
+    """run folders"""
+    out: str = "losses.png"
+    """PNG file to write"""
+
+    def __post_init__(self):
+        check_png(self.out)
+        if not self.runs:
+            raise InputError("no runs given: python plot.py losses runs/NAME ...")
+
+
+def plot_losses(argv: list[str]) -> None:
+    """Plot losses against steps, one line per run.
+
+        python plot.py losses runs/medium/cable runs/medium/rope --out losses.png
+        python plot.py losses runs/bert/*-retrieval --out losses.png
+
+    Runs are folders of train_gpt.py (log.jsonl) or retrieval.finetune
+    (finetune.json). A point is the mean loss since the previous logged
+    step. Figures 6 and 7 of the CABLE paper.
+
+    Training losses of runs that differ only in encoding and seed are
+    also written as a record next to the picture (losses.json).
+    report.py makes a table of them, and judges the claims on encoders.
+    """
+    positional = "runs", "run folders"
+    config = cli.parse(LossesConfig, argv, inspect.getdoc(plot_losses), positional)
+    found = [read_run(Path(run)) for run in config.runs]
+    runs, setups = [run for run, _ in found], {setup for _, setup in found}
+    lines = [figures.Line(run["run"], run["pe"], run["losses"]) for run in runs]
+    descriptions = {f"{description}, seed {run['seed']}" for run, (_, description) in found}
+    title = f"training loss; one run per line\n{'; '.join(sorted(descriptions))}"
+    panels = [("loss (nats)", lines)]
+    with atomic(config.out) as file:
+        figures.draw_lines(file, title, panels, "steps", "linear", "linear", marker="")
+    print(f"wrote {config.out}")
+    if len(setups) > 1 or len({(run["pe"], run["seed"]) for run in runs}) < len(runs):
+        print("no record: the runs differ in more than encoding and seed, or are equal")
+        return
+    path, ((training, _),) = Path(config.out).with_suffix(".json"), setups
+    write_json(path, {"metric": "Training loss", "training": training, "runs": runs})
+    print(f"record: {path}")
+
+
+def read_run(run: Path) -> tuple[dict, tuple[str, str]]:
+    """Return a run's fields of the record, and its setup.
+
+    setup: training, and in words what is equal for all seeds. Raises
+    InputError if a file is missing or corrupt, or has no losses.
+    """
+    path, tuned = run / run_folder.CONFIG, run / "finetune.json"
+    finetuning = read_json(tuned, "fine-tune again", FINETUNING) if tuned.exists() else None
+    if finetuning:
+        path, losses = run / "config.json", finetuning.get("losses")
+    else:
+        losses = logged_losses(run)
+    if not losses:
+        raise InputError(f"{run} has no training losses: remove it")
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} cannot be read ({reason}): {REMEDY}") from None
+    if problem := find_mismatch(settings, SETTINGS):
+        raise InputError(f"{path}: {problem}: {REMEDY}")
+    found = {key: settings.get(key) for key in ("pe", "size", "objective", "seed")}
+    found |= {"run": run.name, "losses": losses, "step": losses[-1][0]}
+    model = f"{settings.get('size') or 'custom'} model"
+    if finetuning:
+        found |= {"objective": "mlm", "seed": finetuning["settings"]["seed"]}
+        return found, ("fine-tuning", f"{model}, fine-tuned")
+    data = Path(settings.get("data") or "unknown data").name
+    length = settings.get("block_size") or 0
+    return found, ("pretraining", f"{model} on {data}, trained at {length:,} tokens")
+
+
+def logged_losses(run: Path) -> list[tuple[float, float]]:
+    """Return [(step, loss)] of a training's log."""
+    path = run / run_folder.LOG
+    if not path.exists():
+        raise InputError(f"{run} has no log.jsonl or finetune.json: use a run folder")
+    entries = [entry for entry in run_folder.read_log(run) if entry["kind"] == "train"]
+    if problem := find_mismatch(entries, list[LOG_ENTRY]):
+        raise InputError(f"{path}: {problem}: {REMEDY}")
+    return [(entry["step"], entry["loss"]) for entry in entries]
+
+
+def check_png(path: str) -> None:
+    """Raise InputError unless a file's name ends in .png."""
+    if Path(path).suffix != ".png":
+        raise InputError(f"--out {path} is not a PNG file: use a name that ends in .png")
+
+
+PLOTS = {"biases": plot_biases, "distances": plot_distances, "losses": plot_losses}
 
 if __name__ == "__main__":
     cli.run(main)

@@ -1,4 +1,4 @@
-"""Figures: line plots, a scatter plot of scores, matrices of biases.
+"""Figures: line plots, a scatter plot of scores.
 
 An encoding has the same color in every figure; the others are gray.
 Labels are at the right, connected with their lines. Plots are PNGs,
@@ -10,11 +10,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
-from errors import InputError
 from evaluation.intervals import Interval
 from reporting.columns import Column, describe_models
 from reporting.tables import cases, describe_setup, speed_sort_key
@@ -38,7 +36,6 @@ COLORS = {
 GRAY = "#8c8c8c"
 LINE_STYLES = ("-", "--", ":", "-.")  # of lines of one color, in turn
 DOTTED = {"color": "0.6", "linestyle": ":", "linewidth": 1.2}
-MASKED = "0.9"  # where a query does not attend to a key
 WIDTH = 8  # inches
 DPI = 150
 LABEL_HEIGHT = 0.17  # inches between two labels
@@ -324,30 +321,3 @@ def spread(heights: list[float], gap: float) -> np.ndarray:
     steps = gap * np.arange(len(heights))
     above_steps = np.maximum.accumulate(np.maximum(heights, 0) - steps)
     return np.minimum(above_steps, max(0, 1 - gap * (len(heights) - 1))) + steps
-
-
-def draw_matrices(figure, grid, matrices: np.ndarray, titles: list[str], **style) -> None:
-    """Draw matrices (n, queries, keys), NaN where masked, and a color bar.
-
-    All have one color scale, which is white at zero.
-    """
-    low, high = float(np.nanmin(matrices)), float(np.nanmax(matrices))
-    limit = max(-low, high, 1e-6)
-    scale = {"cmap": "RdBu", "vmin": -limit, "vmax": limit, "interpolation": "nearest"}
-    for axes, matrix, title in zip(grid, matrices, titles, strict=True):
-        image = axes.imshow(matrix, **scale, **style)
-        axes.set_title(title, fontsize=9)
-        axes.set_facecolor(MASKED)
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0, pad=1, labelsize=8)
-    figure.supxlabel("key token", fontsize=9)
-    figure.supylabel("query token", fontsize=9)
-    bar = figure.colorbar(image, ax=grid, shrink=0.6, pad=0.02, panchor=False).ax
-    bar.set_ylim(min(low, 0), max(high, low + 1e-6, 0))
-    bar.tick_params(labelsize=8)
-
-
-def check_png(path: str) -> None:
-    """Raise InputError unless a file's name ends in .png."""
-    if Path(path).suffix != ".png":
-        raise InputError(f"--out {path} is not a PNG file: use a name that ends in .png")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import plot
 import prepare_text
 import train_gpt
 from errors import InputError
@@ -18,10 +19,11 @@ from errors import InputError
 PROGRAMS = shlex.split("""
 bench check_encoding compare eval_extrapolation eval_hellaswag eval_recall eval_receptive_field
 export_hf import_pretrained prepare_fineweb prepare_text prepare_wikitext report sample train_gpt
-reporting.plots.biases reporting.plots.distances reporting.plots.losses
 retrieval.evaluate retrieval.finetune retrieval.prepare
 """)
 CONFIGS = {name: importlib.import_module(name).Config for name in PROGRAMS}
+PLOTS = plot.BiasesConfig, plot.DistancesConfig, plot.LossesConfig
+CONFIGS |= {config_class.__name__: config_class for config_class in PLOTS}
 SETTINGS = [
     (name, field.name, field.type)
     for name, config_class in CONFIGS.items()

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from reporting.plots import biases
+import plot
 
 
 @pytest.mark.parametrize("pe", ["cable", "rope", "test-drift", "rope+fox"])
 def test_a_png_is_written(pe, trained, tmp_path):
     flags = ["--layer", "0", "--text", "a = b", "--out", str(tmp_path / "out.png")]
-    biases.main([str(trained(pe)), *flags])
+    plot.main(["biases", str(trained(pe)), *flags])
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -24,14 +24,14 @@ def test_content_of_the_plot(trained, tmp_path, monkeypatch):
         plotted.update(matrices=matrices, decay=decay, labels=labels)
         return draw(matrices, decay, labels, title)
 
-    draw = biases.draw
-    monkeypatch.setattr(biases, "draw", note)
+    draw = plot.draw_heads
+    monkeypatch.setattr(plot, "draw_heads", note)
     run, out = str(trained("alibi")), ("--out", str(tmp_path / "a.png"))
-    biases.main([run, "--tokens", "6", *out])
+    plot.main(["biases", run, "--tokens", "6", *out])
     assert plotted["matrices"].shape[1:] == (6, 6)
     assert len(plotted["labels"]) == 6 and plotted["decay"] is not None
     mean = np.mean(plotted["matrices"], 0)
-    biases.main([run, "--tokens", "65", "--mean", *out])
+    plot.main(["biases", run, "--tokens", "65", "--mean", *out])
     assert plotted["matrices"].shape == (1, 65, 65)
     assert plotted["labels"] is None and plotted["decay"] is None
     # ALiBi is linear in the distance, which is at most 64.
@@ -42,18 +42,20 @@ def test_content_of_the_plot(trained, tmp_path, monkeypatch):
 def test_imported_weights_have_no_data_and_no_seed(trained, tmp_path, monkeypatch):
     model, checkpoint = checkpoints.load_model(trained("cable"), torch.device("cpu"))
     checkpoint["config"] |= {"data": None, "seed": None}
-    titles, draw = [], biases.draw
-    monkeypatch.setattr(biases, "load_model", lambda *_, **__: (model, checkpoint))
-    monkeypatch.setattr(biases, "draw", lambda *all_: titles.append(all_[3]) or draw(*all_))
+    titles, draw = [], plot.draw_heads
+    monkeypatch.setattr(plot, "load_model", lambda *_, **__: (model, checkpoint))
+    monkeypatch.setattr(plot, "draw_heads", lambda *all_: titles.append(all_[3]) or draw(*all_))
     # Dollar signs are no formulas.
-    biases.main([str(trained("cable")), "--text", "a $$ \\$", "--out", str(tmp_path / "a.png")])
+    plot.main(
+        ["biases", str(trained("cable")), "--text", "a $$ \\$", "--out", str(tmp_path / "a.png")]
+    )
     assert titles[0].endswith("trained on unknown data at 16 tokens")
 
 
 def test_heads_share_a_color_scale_that_is_white_at_zero():
     """A head with a tenth of the bias is paler. Labels of keys are vertical."""
     bias = np.where(np.tri(3, dtype=bool), -np.arange(9.0).reshape(3, 3), np.nan)
-    figure = biases.draw(np.stack([bias, bias / 10]), None, ["a", "bc", "␣long"], "title")
+    figure = plot.draw_heads(np.stack([bias, bias / 10]), None, ["a", "bc", "␣long"], "title")
     images = [image for axes in figure.axes for image in axes.images]
     assert [image.get_clim() for image in images] == [(-8, 8)] * 2
     assert images[0].to_rgba(np.zeros(1))[0] == pytest.approx([1, 1, 1, 1], abs=0.05)

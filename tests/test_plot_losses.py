@@ -7,9 +7,9 @@ import shutil
 import pytest
 from conftest import log_of
 
+import plot
 import report
 from reporting import figures
-from reporting.plots import losses
 
 FINETUNING = {"settings": {"seed": 1}, "sha256": {"data": None}}  # without losses yet
 
@@ -37,18 +37,18 @@ def test_losses_are_read_from_the_logs(trained, finetuned, tmp_path, monkeypatch
     )
     tuned = finetuned([[1, 3.0], [2, 2.5], [3, 2.25]])
     out = ("--out", str(tmp_path / "a.png"))
-    losses.main([str(trained("alibi")), str(tuned), *out])
+    plot.main(["losses", str(trained("alibi")), str(tuned), *out])
     assert len(plotted["alibi"]) == 3 and plotted["tuned"] == [[1, 3.0], [2, 2.5], [3, 2.25]]
     assert not (tmp_path / "a.json").exists()  # pretraining and fine-tuning are not comparable
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     (tuned / "finetune.json").write_text(json.dumps(FINETUNING))
-    (line,) = refused(losses.main, tuned, *out)
+    (line,) = refused(plot.main, "losses", tuned, *out)
     assert "has no training losses: remove it" in line
 
 
 def test_the_record_of_training_losses_makes_a_report(trained, finetuned, tmp_path, capsys):
     out = tmp_path / "a.png"
-    losses.main([str(trained("alibi")), "--out", str(out)])
+    plot.main(["losses", str(trained("alibi")), "--out", str(out)])
     assert f"record: {tmp_path / 'a.json'}" in capsys.readouterr().out
     (run,) = json.loads((tmp_path / "a.json").read_text())["runs"]
     assert (run["run"], run["pe"], run["objective"], run["seed"]) == ("alibi", "alibi", "clm", 1)
@@ -61,7 +61,7 @@ def test_the_record_of_training_losses_makes_a_report(trained, finetuned, tmp_pa
         if others == "cable-v1":
             text = (other / "config.yaml").read_text()
             (other / "config.yaml").write_text(text.replace("block_size: 16", "block_size: 32"))
-        losses.main([str(trained("alibi")), str(other), "--out", str(out)])
+        plot.main(["losses", str(trained("alibi")), str(other), "--out", str(out)])
         assert "no record: the runs differ" in capsys.readouterr().out
         assert not (tmp_path / "a.json").exists()
 
@@ -69,7 +69,7 @@ def test_the_record_of_training_losses_makes_a_report(trained, finetuned, tmp_pa
     record = json.loads((tuned / "finetune.json").read_text()) | {"settings": {"seed": 2}}
     (tuned / "finetune.json").write_text(json.dumps(record))
     (tuned / "config.json").write_text(json.dumps({"pe": "cable", "size": "bert"}))
-    losses.main([str(tuned), "--out", str(out)])
+    plot.main(["losses", str(tuned), "--out", str(out)])
     report.main([str(tmp_path / "a.json"), "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "losses.md").read_text()
     assert "|    cable |      2.000 |     2.450 |     1 |" in text
@@ -90,7 +90,7 @@ WRONG_LOSS = '{"settings": {"seed": 1}, "sha256": {"data": null}, "losses": [[1,
 def test_a_damaged_record_of_a_fine_tuning_is_named(content, problem, finetuned, refused):
     tuned = finetuned([])
     (tuned / "finetune.json").write_text(content)
-    (line,) = refused(losses.main, tuned, "--out", tuned / "a.png")
+    (line,) = refused(plot.main, "losses", tuned, "--out", tuned / "a.png")
     assert re.search(f"finetune.json: {problem}.*: fine-tune again", line)
 
 
@@ -98,6 +98,6 @@ def test_a_log_with_nan_is_named(trained, refused, tmp_path):
     run = shutil.copytree(trained("alibi"), tmp_path / "alibi")
     with open(run / "log.jsonl", "a") as file:
         file.write('{"kind": "train", "step": 7, "loss": NaN}\n')
-    (line,) = refused(losses.main, run, "--out", tmp_path / "a.png")
+    (line,) = refused(plot.main, "losses", run, "--out", tmp_path / "a.png")
     assert re.search("log.jsonl: expected float .* at .*loss: train again, or remove the", line)
     assert not (tmp_path / "a.png").exists()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from reporting.plots import distances
+import plot
 
 # The curve that the Sandwich paper prints in figure 9: a log(1 + d) + b.
 PRINTED = (-0.825, -0.8)
@@ -25,30 +25,30 @@ def least_squares(bias):
 @pytest.mark.parametrize("dimension", [32, 128])
 def test_last_row_is_equation_6(dimension):
     """The last of 12 heads has h = 8."""
-    row = distances.bias_by_distance(f"sandwich:dimension={dimension}", 300, 12, -1)
+    row = plot.bias_by_distance(f"sandwich:dimension={dimension}", 300, 12, -1)
     np.testing.assert_allclose(row, sandwich_by_eq_6(300, dimension), atol=2e-5)
-    sixth = distances.bias_by_distance(f"sandwich:dimension={dimension}", 300, 12, 5)
+    sixth = plot.bias_by_distance(f"sandwich:dimension={dimension}", 300, 12, 5)
     np.testing.assert_allclose(sixth, 2 * row, atol=2e-5)  # h = 4
 
 
 def test_last_row_of_alibi_is_linear():
     """Heads of GPT-2 small: the slopes are those of 8 heads, then every second one of 16."""
-    row = distances.bias_by_distance("alibi", 100, 12, 8)
+    row = plot.bias_by_distance("alibi", 100, 12, 8)
     np.testing.assert_allclose(row, -np.arange(100) * 2**-0.5, rtol=1e-6)
 
 
 def test_bias_of_some_heads():
-    row = distances.bias_by_distance("alibi-shift:shift=-2,heads=2", 100, 4, 1)
+    row = plot.bias_by_distance("alibi-shift:shift=-2,heads=2", 100, 4, 1)
     np.testing.assert_allclose(row, -np.arange(100) / 4)
-    assert not distances.bias_by_distance("kerple:heads=3", 100, 4, 3).any()
+    assert not plot.bias_by_distance("kerple:heads=3", 100, 4, 3).any()
 
 
 def test_figure_9_prints_and_draws_the_fit(tmp_path, capsys):
     out = tmp_path / "figure9.png"
-    distances.main(["sandwich", "sandwich-smoothed", "--fit", "8192", "--out", str(out)])
+    plot.main(["distances", "sandwich", "sandwich-smoothed", "--fit", "8192", "--out", str(out)])
     a, b = least_squares(sandwich_by_eq_6(8192))
     assert f"sandwich: {a:.3f} log(1 + d) {b:.3f}, fitted to" in capsys.readouterr().out
-    smoothed = distances.bias_by_distance("sandwich-smoothed", 8192, 12, -1)
+    smoothed = plot.bias_by_distance("sandwich-smoothed", 8192, 12, -1)
     curve = PRINTED[0] * np.log1p(np.arange(8192)) + PRINTED[1]
     np.testing.assert_allclose(smoothed, curve, atol=1e-5)
     assert out.read_bytes().startswith(b"\x89PNG")

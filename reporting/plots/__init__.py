@@ -1,1 +1,0 @@
-"""Programs of plot.py, one module each."""
