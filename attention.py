@@ -292,8 +292,9 @@ def _chunks(q, k, v, bias_inputs, mask_spec):
             tuple(x[:, :, keys] for x in k_features),
         )
         chunk = q[:, :, queries], k[:, :, keys], v[:, :, keys], chunk_inputs
-        kept = None if lengths is None else lengths - first_key
-        yield chunk, MaskSpec(causal, window_size, kept, first_query - first_key)
+        chunk_lengths = None if lengths is None else lengths - first_key
+        offset = first_query - first_key
+        yield chunk, MaskSpec(causal, window_size, chunk_lengths, offset)
 
 
 def _dense_rows(q, k, v, bias_inputs, scale, mask_spec):

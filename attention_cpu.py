@@ -176,4 +176,6 @@ register(
     _save_for_backward,
 )
 reason_against = attention.reason_against_sdpa
-attention.register_path(attention.Path("batched", compute, reason_against, True, fits))
+attention.register_path(
+    attention.Path("batched", compute, reason_against, fused=True, fits=fits)
+)

@@ -72,8 +72,14 @@ def specs_to_check(config: Config) -> list[str]:
         return list(reversed(classes.values()))  # the first name of each class
     # a comma before `option=` is part of an encoding
     specs = re.split(r",(?!\w+=)", config.pe)
+    problems = []
     for spec in specs:
-        pe_spec.parse(spec)
+        try:
+            pe_spec.parse(spec)
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(*problems)
     return specs
 
 
@@ -160,8 +166,10 @@ def usual_cause(name: str, error: Exception) -> str:
             "a hook has other arguments than in posenc.Encoding, which has "
             "features(self, x, pos, previous=None) and bias(self, q_features, k_features, h)"
         )
-    is_slip = isinstance(error, NameError | AttributeError)
-    return "" if is_slip and "__init__() call" not in text else CHECKS[name].cause
+    is_slip = (
+        isinstance(error, NameError | AttributeError) and "__init__() call" not in text
+    )
+    return "" if is_slip else CHECKS[name].cause
 
 
 def describe(error: Exception, sources: Sequence[str]) -> str:

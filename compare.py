@@ -28,10 +28,11 @@ from runtime import cli
 
 from errors import InputError
 from evaluation.intervals import Interval
+from evaluation.measures import MEASURES
 from evaluation.record_schema import read_records
 from evaluation.significance import explain_marks, paired_test
 from reporting.claims.claim import NOT_COMPARABLE, printed_interval
-from reporting.claims.quantities import MEASURES, compare
+from reporting.claims.quantities import compare
 from reporting.columns import Column, describe_differences, make_columns, read_may_differ
 from reporting.formatting import MISSING, Table, mean_and_deviation
 from reporting.metrics import PERPLEXITY, describe_protocol, metric_of
@@ -69,23 +70,33 @@ def main(argv=None):
     print(Table.from_rows(rows).markdown())
     caption = f"Ratio: perplexity of {first.label} over that of the other encoding"
     if any(row["p"] != MISSING for row in rows):
-        differences = f" {explain_marks(first.label, len(first.records))}{differences}"
-    print(f"{caption}; {describe_protocol(records[0])}.{differences}")
+        differences = f" {explain_marks(first.label)}{differences}"
+    print(f"{caption}; protocol: {describe_protocol(records[0])}.{differences}")
 
 
 def compare_at(length: int, first: Column, *others: Column) -> list[dict[str, str]]:
     """Return a row of the table for each other column that was evaluated at a length."""
     rows = []
     for other in others:
+        by_seed = first.values_by_seed(length), other.values_by_seed(length)
+        shared = by_seed[0].keys() & by_seed[1].keys()
+        if all(by_seed) and not shared and max(map(len, by_seed)) > 1:
+            what = f"{first.label} and {other.label} have no seed in common"
+            raise InputError(f"{what}: evaluate runs of the same seeds")
         ratio = compare((first, other), (length, length), MEASURES["perplexity"])
         if ratio is None:
             continue
         text, p = NOT_COMPARABLE, MISSING
         if isinstance(ratio, Interval):
             text = printed_interval(ratio, digits=4, one_seed=True)
-            test = paired_test(first.values_by_seed(length), other.values_by_seed(length))
+            test = paired_test(*by_seed)
             p = f"{test.p:.2g}{test.mark}" if test else MISSING
-        ours, theirs = (mean_and_deviation(each.values(length)) for each in (first, other))
+        ours, theirs = (
+            mean_and_deviation(
+                [values[seed] for seed in values if seed in shared or not shared]
+            )
+            for values in by_seed
+        )
         row = {"context": f"{length:,}", first.label: ours, "other": other.label}
         rows.append(row | {"perplexity": theirs, "ratio (95% interval)": text, "p": p})
     return rows

@@ -89,11 +89,19 @@ def evaluate(loaded: runner.LoadedRun, examples: list[dict], config: Config) -> 
     scores = np.array(runner.existing_record(path, identity).get("log_likelihoods", []))
     is_new = len(scores) < len(chosen)
     if is_new:
+        pairs = [
+            [encode_pair(tokenizer, each["context"], " " + end) for end in each["endings"]]
+            for each in chosen
+        ]
+        longest = max(len(ending) for example in pairs for _, ending in example)
+        if longest > (loaded.model.max_context or longest):
+            raise InputError(
+                f"{run}: an ending of {longest} tokens is longer than the "
+                f"{loaded.model.max_context} that {identity['pe']} supports: remove this run"
+            )
         scores, items = np.zeros((len(chosen), 4)), np.arange(len(chosen))
         for (item,) in loaded.batches(items, runner.BATCH_TOKENS, "HellaSwag", "example"):
-            context, endings = chosen[item]["context"], chosen[item]["endings"]
-            pairs = [encode_pair(tokenizer, context, " " + ending) for ending in endings]
-            scores[item] = log_likelihoods(loaded, pairs)
+            scores[item] = log_likelihoods(loaded, pairs[item])
         record["log_likelihoods"] = loaded.sum(scores).tolist()
         record["provenance"] = devices.provenance(loaded.device)
     else:
@@ -123,8 +131,7 @@ def encode_pair(tokenizer, context: str, continuation: str) -> tuple[list, list]
 def log_likelihoods(loaded: runner.LoadedRun, pairs: list[tuple[list, list]]) -> np.ndarray:
     """Return log p(continuation | context) of each pair of tokens in nats, (B,) float64.
 
-    Longer sequences than the encoding supports keep their last tokens;
-    raises InputError for a continuation that is longer.
+    Longer sequences than the encoding supports keep their last tokens.
     """
     longest = loaded.model.max_context or cli.LONGEST_LENGTH  # inputs
     sequences = [torch.tensor((x + y)[-1 - max(longest, len(y)) :]) for x, y in pairs]

@@ -123,9 +123,11 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
         weights["lm_head.weight"] = trained.output_embeddings
     model.model.load_state_dict(weights)
     if config.causal:
-        names = ("bos_token_id", "eos_token_id", "pad_token_id")
-        end = dict.fromkeys(names, tokenizer.eot)
-        model.generation_config = transformers.GenerationConfig(**end)
+        model.generation_config = transformers.GenerationConfig(
+            bos_token_id=tokenizer.eot,
+            eos_token_id=tokenizer.eot,
+            pad_token_id=tokenizer.eot,
+        )
     return model
 
 

@@ -129,6 +129,17 @@ class GPTConfig:
         if problems:
             raise InputError(*problems)
 
+    def make_encodings(self) -> pe_spec.ModuleList[Encoding]:
+        """Return new encodings of all layers."""
+        return pe_spec.build(
+            self.encodings,
+            self.n_head,
+            self.n_embd,
+            self.block_size,
+            self.n_layer,
+            self.causal,
+        )
+
     def _fill(self, defaults: dict) -> None:
         for name, value in defaults.items():
             if getattr(self, name) is None:
@@ -285,8 +296,7 @@ class GPT(nn.Module):
         V, C = config.vocab_size, config.n_embd
         self.wte = nn.Embedding(V, C)
         self.token_count = V  # see set_vocabulary
-        shape = (config.n_head, C, config.block_size, config.n_layer)
-        self.posenc = pe_spec.build(config.encodings, *shape, config.causal)
+        self.posenc = config.make_encodings()
         limits = [x.max_context for x in self.posenc if x.max_context is not None]
         # The longest sequence that the encoding supports; None: no
         # limit.

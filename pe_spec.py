@@ -148,7 +148,9 @@ def parse(spec: str, causal: bool = True) -> PeSpec:
     """
     pattern = layer_specs(spec)
     problems: list[str] = []
-    parsed = {x: _parse_parts(x, causal, problems) for x in dict.fromkeys(pattern)}
+    parsed = {}
+    for layer in dict.fromkeys(pattern):
+        parsed[layer] = _parse_parts(layer, causal, problems)
     result = PeSpec(spec, pattern, parsed)
     for part in result:
         is_in_all_layers = all(part in parts for parts in parsed.values())

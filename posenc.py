@@ -434,8 +434,8 @@ class RoPE(Encoding):
         if self.rotated_heads is not None:  # others by 0: faster than splitting heads
             acts = torch.arange(q.size(1), device=q.device)[:, None] < self.rotated_heads
             sin, cos = torch.where(acts, sin, 0), torch.where(acts, cos, 1)  # (T, H, R/2)
-        if len(pos) == 1 and self.rotated_heads is None:
-            rotated = rotate_pairs(torch.cat([q, k], 1), sin, cos)  # half the operations
+        if len(pos) == 1 and self.rotated_heads is None:  # half the operations for a token
+            rotated = rotate_pairs(torch.cat([q, k], 1), sin, cos)
             return rotated.split([q.size(1), k.size(1)], 1)
         return rotate_pairs(q, sin, cos), rotate_pairs(k, sin, cos)
 

@@ -28,7 +28,8 @@ from text_data import shards, text_sources, tokenization
 
 TEXT_CHECK_BYTES = 8192  # read to decide whether a file is text
 # Files that are skipped in folders whatever their content.
-MARKUP = {".htm", ".html", ".mhtml", ".pdf", ".ps", ".rtf", ".svg", ".xhtml", ".xml"}
+DOCUMENTS = {".pdf", ".ps"}  # which may start as text; others have NUL bytes
+MARKUP = {".htm", ".html", ".mhtml", ".rtf", ".svg", ".xhtml", ".xml"}
 CONVERT = "convert it to UTF-8 (iconv -f latin1 -t utf-8), or leave it out"
 
 
@@ -96,7 +97,9 @@ def skip_reason(path: Path, is_named: bool) -> str | None:
     if text_sources.table_format(path):
         return None
     if path.suffix.lower() in MARKUP and not is_named:
-        return "markup: convert it to text, or pass the file by name"
+        return "markup: convert it to text, or pass the file by name to keep tags"
+    if path.suffix.lower() in DOCUMENTS and not is_named:
+        return "a document, not text: convert it to text"
     with open(path, "rb") as file:
         head = file.read(TEXT_CHECK_BYTES)
     # Unless the whole file was read, its last character may be

@@ -106,7 +106,9 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
     if not files:
         raise InputError(f"{folder} has no files wiki.{{train,valid,test}}.*: pass another")
     for split, paths in files.items():
-        if len({tuple(path.suffixes[-2:]) for path in paths}) > 1:
+        formats = {text_sources.table_format(path) for path in paths}
+        # Only tables of one kind can be several files.
+        if len(paths) > 1 and (len(formats) > 1 or None in formats):
             names = " ".join(path.name for path in paths)
             raise InputError(f"{folder}: several files for {split} ({names}): keep one")
     return files
@@ -118,7 +120,9 @@ def read_articles(name: str, files, remedy: str):
     A row is a line. A blank line is "" on the hub, " " in the files and
     here.
     """
-    rows = text_sources.read_rows(name, "text", files, remedy=remedy)
+    rows = text_sources.read_rows(
+        name, "text", files, remedy=remedy, choose="pass another --source"
+    )
     lines = (row.rstrip("\n") if row.strip() else " " for _, row in rows)
     article = ""
     before = " "

@@ -48,17 +48,28 @@ makes every committed table and plot (results/reports.yaml), and
 compares; without --check it writes them.
 """
 
+import contextlib
+import glob
+import importlib
+import io
+import shlex
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from runtime import cli
 
+import yaml
+
 from errors import InputError
+from evaluation import measures
 from evaluation.record_schema import read_records
-from reporting import figures, metrics, paper, reports, tables, trend
+from reporting import figures, metrics, paper, tables, trend
 from reporting.claims import index, judges, paper_tables
 from reporting.claims.claim import Verdict, has_verdicts
 from reporting.columns import (
@@ -72,6 +83,8 @@ from reporting.columns import (
 from reporting.formatting import Folder, Table, escape_markdown
 from reporting.metrics import METRICS, PERPLEXITY, SPEED, Metric
 from reporting.paper import Printed
+
+ROOT = Path(__file__).parent
 
 
 @dataclass
@@ -106,7 +119,7 @@ def main(argv=None):
     if config.index + config.trend + config.all > 1:
         raise InputError("--index, --trend and --all are three reports: use one of them")
     if config.all:
-        return reports.make_all(config.check)
+        return make_all(config.check)
     if not config.records:
         raise InputError("no records or folders given: see python report.py --help")
     out = Report(config.out_dir, config.verdicts)
@@ -171,7 +184,7 @@ def report_records(config: Config, out: Report) -> None:
     found: dict[Metric, list[dict]] = {metric: [] for metric in METRICS.values()}
     for record in records:
         found.setdefault(metrics.metric_of(record), []).append(record)
-    found[metrics.GAIN] = metrics.gain_records(found[PERPLEXITY])
+    found[metrics.GAIN] = measures.gain_records(found[PERPLEXITY])
     accuracies = in_order(found[metrics.ACCURACY])
     if is_generalization:
         report_generalization(found[PERPLEXITY] + accuracies, out)
@@ -265,6 +278,72 @@ def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> 
             verdicts = judges.judge_speed(benchmark, result)
             out.add_section(stem, table, compared, verdicts, [{"size": result["model"]}])
             out.add_plot(stem, partial(figures.speeds, result))
+
+
+# Committed tables and plots (results/reports.yaml)
+
+
+def read_rows() -> list[dict]:
+    """Return the rows: "command", "files"; "needs", if not reproducible."""
+    path = ROOT / "results" / "reports.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def files_of(row: dict) -> list[Path]:
+    """Return the committed files of a row, relative to the repository."""
+    *_, flag, out = shlex.split(row["command"])
+    folder = Path(out) if flag == "--out_dir" else Path(out).parent
+    return [folder / name for name in row["files"]]
+
+
+def make_again(row: dict, root: Path) -> list[Path]:
+    """Run a row's command in a folder with a copy of results/.
+
+    Returns the files that differ from the committed ones; plots:
+    missing ones.
+    """
+    files = files_of(row)
+    folder = root / files[0].parent
+    others = {*folder.iterdir()}
+    for file in files:
+        (root / file).unlink(missing_ok=True)
+    _, *words = shlex.split(row["command"])
+    if words[0] == "-m":
+        del words[0]
+    program = importlib.import_module(words.pop(0).removesuffix(".py"))
+    with contextlib.chdir(root), contextlib.redirect_stdout(io.StringIO()):
+        paths = [sorted(glob.glob(word)) or [word] for word in words]
+        program.main(sum(paths, []))
+    for file in {*folder.iterdir()} - others:
+        file.unlink()  # not committed
+    return [file for file in files if content_of(root / file) != content_of(ROOT / file)]
+
+
+def content_of(path: Path) -> bytes | None:
+    """Return a file's content, or None; plots depend on Matplotlib's version."""
+    if not path.is_file():
+        return None
+    return b"" if path.suffix == ".png" else path.read_bytes()
+
+
+def make_all(check: bool) -> None:
+    """Make all files; check: compare only. Raises InputError if some differ."""
+    differing = []
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary)
+        shutil.copytree(ROOT / "results", root / "results")
+        for row in read_rows():
+            names = ", ".join(map(str, files_of(row)))
+            if "needs" in row:
+                print(f"skipped, needs {row['needs']}: {names}")
+                continue
+            differing += make_again(row, root)
+            for file in () if check else files_of(row):
+                shutil.copyfile(root / file, ROOT / file)
+            print(f"{'compared' if check else 'wrote'} {names}")
+    if check and differing:
+        names = ", ".join(map(str, differing))
+        raise InputError(f"not what the records give: {names}: python report.py --all true")
 
 
 if __name__ == "__main__":

@@ -395,7 +395,9 @@ class Experiment:
         }
         try:
             return command.format(**fields)
-        except (KeyError, IndexError) as error:
+        except InputError:
+            raise
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
             problem = f"'{command}' has a wrong field ({error}): see --help"
             raise InputError(problem) from None
 

@@ -1,7 +1,8 @@
 """Benchmark setting, cases, and their timing in interleaved rounds.
 
-seconds = interleave({"cable": case.prepare, "rope": other.prepare}, 5,
-device, "train") entry = make_entry("cable", case, seconds, peak=None)
+cases = {"cable": case.prepare, "rope": other.prepare}
+seconds = interleave(cases, 5, device, "train")
+entry = make_entry("cable", case, seconds, peak=None)
 """
 
 import gc

@@ -191,10 +191,9 @@ def read_json_values(path: str | Path, remedy: str) -> dict[str, Any]:
     file += ".jsonl" if separator else ""
     if not file.endswith(".jsonl"):
         return {file: read_json(file, remedy)}
-    found = {f"{file}, line {n}": value for n, value in enumerate(read_json_lines(file), 1)}
-    if separator:
-        named = {source: x for source, x in found.items() if isinstance(x, dict)}
-        found = {f"{file}, line {n}": x for n, x in enumerate(read_json_lines(file), 1)}
+    if not Path(file).is_file():
+        raise InputError(f"{file} does not exist: {remedy}")
+    found = {f"{file}, line {n}": x for n, x in enumerate(read_json_lines(file), 1)}
     if separator:
         named = [(source, x) for source, x in found.items() if isinstance(x, dict)]
         found = {source: x for source, x in named if x.get("run", x.get("pe")) == name}

@@ -38,9 +38,9 @@ def paired_test(
     return SeedTest(float(test.pvalue), mark if test.pvalue < LEVEL else "")
 
 
-def explain_marks(reference: str, seeds: int) -> str:
-    """Return a caption's sentence on the marks; seeds: their number."""
+def explain_marks(reference: str) -> str:
+    """Return a caption's sentence on the marks."""
     return (
         f"{BETTER}: {reference} is significantly better, {WORSE}: significantly worse (paired "
-        f"two-sided t-test over {seeds} seeds, level {LEVEL})."
+        f"two-sided t-test over shared seeds, level {LEVEL})."
     )

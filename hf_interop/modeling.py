@@ -31,7 +31,6 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.hub import cached_file
 
-import pe_spec
 from kv_cache import Cache, LayerCache
 from model import GPT, GPTConfig
 
@@ -114,9 +113,7 @@ class PosencPreTrained(PreTrainedModel):
 
     def _init_weights(self, module):
         """Compute an encoding's buffers again: no file has them."""
-        c = self.model.config
-        shape = c.n_head, c.n_embd, c.block_size, c.n_layer
-        fresh = pe_spec.build(c.encodings, *shape, c.causal)
+        fresh = self.model.config.make_encodings()
         for own, new in zip(self.model.posenc.modules(), fresh.modules(), strict=True):
             if own is module:
                 for name, buffer in new.named_buffers(recurse=False):

@@ -77,16 +77,12 @@ class Table:
     """Markdown below the table"""
 
     @classmethod
-    def from_rows(cls, rows: Sequence[dict[str, str]]) -> "Table":
-        """Return a table of rows {column: cell}, all with the same columns."""
-        return cls([[*rows[0]], *([*row.values()] for row in rows)])
-
-    @classmethod
-    def from_values(cls, formats: dict[str, str], rows: Sequence[dict]) -> "Table":
+    def from_rows(cls, rows: Sequence[dict], formats: dict | None = None) -> "Table":
         """Return a table of rows {column: text, number, interval or None}.
 
-        formats: {column: format of its numbers}.
+        formats: {column: format of its numbers}; None: all are texts.
         """
+        formats = formats or dict.fromkeys(rows[0], "{}")
         cells = [[*formats]]
         plain: list[list] = [[*formats]]
         for row in rows:

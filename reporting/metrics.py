@@ -11,9 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from evaluation import record_schema
+from evaluation import measures, record_schema
 from evaluation.record_schema import schema_of
 from reporting import figures
 from reporting.claims import judges
@@ -143,32 +141,6 @@ def entries_of(records: list[dict]) -> list[dict]:
     return [entry for record in records for entry in record["lengths"].values() if entry]
 
 
-def gain_records(records: list[dict]) -> list[dict]:
-    """Return records of GAIN, of those with losses by position at two lengths.
-
-    eval_extrapolation.py --within_documents records such losses on the
-    same windows. An entry is the mean from half its position on, the
-    first one from 0 on.
-    """
-    found = []
-    for record in records:
-        entries = {int(length): entry for length, entry in record["lengths"].items()}
-        has_losses = all(entry and "by_offset" in entry for entry in entries.values())
-        if len(entries) < 2 or not has_losses:
-            continue
-        curve = entries[min(entries)]["by_offset"]
-        longest = max(entries)
-        gain = np.subtract(curve["loss"], entries[longest]["by_offset"]["loss"])
-        positions = curve["first"] + curve["width"] * np.arange(len(gain))
-        lengths, start, stop = {}, 0, min(entries)
-        while start < longest:
-            inside = (positions >= start) & (positions < stop)
-            lengths[str(min(stop, longest))] = {"value": 100 * float(gain[inside].mean())}
-            start, stop = stop, 2 * stop
-        found.append(record | {"metric": GAIN.name, "lengths": lengths})
-    return found
-
-
 PERPLEXITY = Metric(
     "Perplexity",
     stem="perplexity",
@@ -233,8 +205,8 @@ NDCG = Metric(
     best=max,
     judge=judges.judge_retrieval,
 )
-GAIN = Metric(  # of gain_records
-    "Gain of context",
+GAIN = Metric(  # of evaluation.measures.gain_records
+    measures.GAIN,
     stem="context_gain",
     schema=record_schema.OTHER,
     key="value",

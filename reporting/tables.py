@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from evaluation import intervals
-from reporting.claims.quantities import FINAL, last_losses, loss_columns
+from evaluation.measures import FINAL, last_losses
+from reporting.claims.quantities import loss_columns
 from reporting.columns import Column, all_lengths, make_columns, sort_key
 from reporting.formatting import (
     Table,
@@ -176,7 +177,7 @@ def speed_table(benchmark: str, result: dict, by_context: bool = False) -> Table
         rows.append(row)
     measured = {name for row in rows for name, value in row.items() if value is not None}
     formats = {name: text for name, text in SPEED_FORMATS.items() if name in measured}
-    table = Table.from_values({"context": "{:,}", "encoding": "{}", **formats}, rows)
+    table = Table.from_rows(rows, {"context": "{:,}", "encoding": "{}", **formats})
     if by_context and 1 < len(result["contexts"]) < MAX_COLUMNS:
         table.cells = _cells_by_context(rows, formats)
     entries = [entry for *_, entry in cases(result) if entry]
@@ -206,7 +207,7 @@ def _cells_by_context(rows: list[dict], formats: dict[str, str]) -> list[list[st
         found = by_encoding.setdefault(row["encoding"], {"encoding": row["encoding"]})
         found |= {f"{name}, {row['context']:,}": row.get(name) for name in names}
     columns = {f"{name}, {n:,}": formats[name] for name in names for n in contexts}
-    return Table.from_values({"encoding": "{}"} | columns, [*by_encoding.values()]).cells
+    return Table.from_rows([*by_encoding.values()], {"encoding": "{}"} | columns).cells
 
 
 def time_table(result: dict) -> Table | None:
@@ -219,7 +220,7 @@ def time_table(result: dict) -> Table | None:
             rows.append({"case": f"{name}, {context:,}", "spread": spread} | entry["time"])
     if not rows:
         return None
-    table = Table.from_values(dict.fromkeys(rows[0], "{:.1%}"), rows)
+    table = Table.from_rows(rows, dict.fromkeys(rows[0], "{:.1%}"))
     table.caption = (
         "Fractions of a profiled round; waiting: of the device for the host. Spread: slowest "
         "minus fastest round, relative to the median."
@@ -270,7 +271,7 @@ def comparison_table(record: dict) -> Table:
             }
         )
     formats = ("{}", "{}", "{:,.0f}", "{:,.0f}", "", "{:.1%}")
-    table = Table.from_values(dict(zip(rows[0], formats, strict=True)), rows)
+    table = Table.from_rows(rows, dict(zip(rows[0], formats, strict=True)))
     skipped = result["skipped"].items()
     notes = [f" Not measured: {name} ({why})." for name, why in skipped]
     caption = (

@@ -133,12 +133,15 @@ class _HashedFile:
     """A file to write to, and the hash of what is written."""
 
     def __init__(self, file):
-        self.file, self.flush = file, file.flush
+        self.file = file
         self.digest = hashlib.sha256()
 
     def write(self, data) -> int:
         self.digest.update(data)
         return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
 
 
 def _read(path: Path) -> tuple[Any, str]:

@@ -39,8 +39,17 @@ LONGEST_LENGTH = 2**31 - 1  # tokens of a context
 USABLE = r"\A[^\x00\ud800-\udfff]*\Z"  # can be a file name and be printed
 
 # Names that other programs give to settings.
-SYNONYMS = {"encoding": ["pe"], "learning_rate": ["lr"], "max_iters": ["steps"]}
-SYNONYMS["batch_size"] = ["micro_batch", "tokens_per_step"]
+SYNONYMS = {
+    "batch_size": ["micro_batch", "tokens_per_step"],
+    "context_length": ["block_size", "lengths"],
+    "encoding": ["pe"],
+    "epochs": ["steps"],
+    "gradient_accumulation_steps": ["tokens_per_step", "micro_batch"],
+    "learning_rate": ["lr"],
+    "max_iters": ["steps"],
+    "precision": ["dtype"],
+    "seq_len": ["block_size", "lengths"],
+}
 WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 WORDS |= {types.NoneType: "null", dict[str, str]: "--plugin FILE"}
 

@@ -97,8 +97,9 @@ def process_group():
         # before.
         restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
         store = PrefixStore(f"start {restarts}", store)
-        where = {"store": store, "rank": rank, "world_size": count}
-        dist.init_process_group(backend, timeout=TIMEOUT, **where)
+        dist.init_process_group(
+            backend, timeout=TIMEOUT, store=store, rank=rank, world_size=count
+        )
     except dist.DistError:  # the store has ended, or a rank is missing
         what = f"not all ranks started within {TIMEOUT}"
         raise InputError(f"{what}: start them again") from None

@@ -115,8 +115,9 @@ class Scheduler:
         return shlex.join(job.command(len(self.groups[0])))
 
     def log_of(self, job: Job) -> Path:
-        name = re.sub("[^a-zA-Z0-9=.]+", "_", job.name)
-        number = [other for other in self.jobs if other.name == job.name].index(job)
+        names = [re.sub("[^a-zA-Z0-9=.]+", "_", each.name) for each in self.jobs]
+        index = self.jobs.index(job)
+        name, number = names[index], names[:index].count(names[index])
         return self.logs / f"{name}{f'_{number + 1}' if number else ''}.txt"
 
     def run(self) -> int:
@@ -196,7 +197,11 @@ class Scheduler:
                 job.state = "interrupted"
             output = self.log_of(job).read_bytes()[job.log_start :].decode(errors="replace")
             seconds, note = time.time() - job.started, ""
-            if re.search(" is already (trained|evaluated|prepared)", output):
+            records = re.findall("^record: (.+)", output, re.MULTILINE)
+            earlier = re.findall(
+                " is already (?:trained|fine-tuned|evaluated|prepared)", output
+            )
+            if earlier and len(earlier) >= len(records):
                 note = ", which an earlier call finished"
             self.print(f"{job.state}: {job.name}{note}, {describe_seconds(seconds)}")
             program, last_word = job.words[0], Path(job.words[-1])
@@ -207,8 +212,7 @@ class Scheduler:
             if program == "bench.py":
                 last_word.with_suffix(FINISHED).write_text(shlex.join(job.words))
             # A benchmark names its record at the end of its command.
-            found = re.findall("^record: (.+)", output, re.MULTILINE)
-            found = found or [str(last_word.with_suffix(".json"))]
+            found = records or [str(last_word.with_suffix(".json"))]
             for report in job.reports:
                 report.records = [*dict.fromkeys([*report.records, *found])]
                 report.record_file.parent.mkdir(parents=True, exist_ok=True)

@@ -141,5 +141,6 @@ def test_invalid_input_is_refused(mine, refused, tmp_path):
     ]
     (line,) = refused(check_encoding.main, tmp_path / "none.py")
     assert f"{tmp_path}/none.py' cannot be used (No such file" in line
-    (line,) = refused(check_encoding.main, mine, "--pe", "my-recency:power=x,cabel")
-    assert "power is 'x'" in line
+    lines = refused(check_encoding.main, mine, "--pe", "my-recency:power=x,cabel")
+    assert "power is 'x'" in lines[0]
+    assert "did you mean cable?" in lines[1] and len(lines) == 2

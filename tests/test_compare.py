@@ -105,7 +105,22 @@ def test_seeds_are_compared_by_a_paired_t_test(tmp_path, capsys):
         assert p < 0.05
         ratio = np.exp(-np.log(np.divide(values[length], SEEDS["sandwich"][length])).mean())
         assert row[4].startswith(f"{ratio:.4f} (") and row[4].endswith("; 5 seeds)")
-    assert "(paired two-sided t-test over 5 seeds, level 0.05)" in out
+    assert "(paired two-sided t-test over shared seeds, level 0.05)" in out
+
+
+def test_means_and_ratios_are_of_shared_seeds(tmp_path, capsys, refused):
+    """Seed 5 of `sandwich` alone does not count; runs without a shared seed are refused."""
+    paths = seed_records(tmp_path)
+    fewer = [path for path in paths if not str(path).endswith("alibi-4.json")]
+    compare.main(fewer)
+    rows = [row for row in rows_of(capsys.readouterr().out) if "alibi" in row]
+    for row, length in zip(rows, (256, 512), strict=True):
+        means = [np.mean(SEEDS[pe][length][:4]) for pe in ("sandwich", "alibi")]
+        assert [row[1][:4], row[3][:4]] == [f"{mean:.2f}" for mean in means]
+        assert row[4].endswith("; 4 seeds)")
+    apart = ("sandwich-0.json", "sandwich-1.json", "alibi-3.json", "alibi-4.json")
+    (line,) = refused(compare.main, *[path for path in paths if str(path).endswith(apart)])
+    assert "sandwich and alibi have no seed in common: evaluate runs of the same seeds" in line
 
 
 @pytest.mark.parametrize("name, value", CHANGES)

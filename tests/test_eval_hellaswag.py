@@ -177,5 +177,5 @@ def test_rows_in_another_format_are_refused(row, refused, trained, tmp_path):
 def test_an_ending_beyond_the_longest_context_is_refused(refused, trained, tmp_path):
     bad = write_examples(tmp_path / "bad.jsonl", [example("x", [*"abc", "a" * 16])])
     lines = refused(eval_hellaswag.main, trained("learnable"), "--source", bad)
-    assert "17 tokens is too long: learnable supports at most 16 positions" in lines[0]
+    assert "an ending of 17 tokens is longer than the 16 that learnable supports" in lines[0]
     assert not list(trained("learnable").glob("eval_hellaswag*"))

@@ -221,6 +221,14 @@ def test_each_layer_of_a_pattern_takes_its_path():
         make_model("kerple@1_rope@1", attention="sdpa")
 
 
+def test_attn_scale():
+    model, tokens = make_model("nope"), torch.randint(V, (1, 9))
+    same = make_model("nope", attn_scale=model.h[0].attn.head_dim ** -0.5)  # the default
+    other = make_model("nope", attn_scale=1.0)
+    assert torch.equal(model(tokens), same(tokens))
+    assert not torch.equal(model(tokens), other(tokens))
+
+
 def test_context_of_a_pattern_is_the_shortest_of_its_layers():
     assert make_model("rope@1_diet-abs@1").max_context == 32
     with pytest.raises(InputError, match="supports at most 32 positions"):

@@ -211,6 +211,7 @@ def test_options_are_constructor_keywords():
     assert make("t5-clip:k=7").table.shape == make("t5:max_distance=32,buckets=8").table.shape
     assert make("t5-clip").table.shape == (H, 64)
     assert make("yarn").ramp == make("yarn:factor=2,ramp=paper").ramp == "paper"
+    assert len(make("diet-abs:rank=3").p_q) == 3
 
 
 def test_composition_rotates_and_adds_biases():

@@ -209,8 +209,8 @@ def test_skipped_files_are_listed_with_reason_and_remedy(tmp_path, capsys):
         f"  {crawl / 'latin.txt'}: not UTF-8 text at byte 2: convert it to UTF-8 "
         "(iconv -f latin1 -t utf-8), or leave it out"
     ) in lines
-    for path in (page, crawl / "paper.PDF"):
-        assert f"  {path}: markup: convert it to text, or pass the file by name" in lines
+    assert f"  {page}: markup: convert it to text, or pass the file by name to keep tags" in lines
+    assert f"  {crawl / 'paper.PDF'}: a document, not text: convert it to text" in lines
     assert lines[11] == "  and 3 more"
     assert documents_of(out, "train")[0].startswith("text")
     prepare(crawl, page, "--out_dir", tmp_path / "both")

@@ -185,6 +185,12 @@ def test_a_finished_benchmark_is_not_repeated(tmp_path, monkeypatch):
     assert experiment(other).jobs[0].state == "waiting"
 
 
+def test_each_job_has_a_log_of_its_own(tmp_path):
+    jobs = [scheduler.Job(name, []) for name in ("train rope+cable", "train rope_cable", "a", "a")]
+    logs = {scheduler.Scheduler(jobs, tmp_path, 1).log_of(job) for job in jobs}
+    assert len(logs) == 4
+
+
 @pytest.mark.parametrize("status, records", [("true", ["x.json"]), ("false", [])])
 def test_a_record_that_was_written_during_an_interruption_counts(tmp_path, status, records):
     report = scheduler.Job("report a", ["report.py", "--out_dir", str(tmp_path)])

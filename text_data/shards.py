@@ -16,6 +16,7 @@ the next shard can be read.
 import contextlib
 import hashlib
 import itertools
+import math
 import os
 import resource
 import struct
@@ -62,17 +63,19 @@ def version_for(vocab_size: int) -> int:
     return 1 if vocab_size <= 1 << 16 else 2
 
 
-def make_header(version: int, tokens: int) -> bytes:
-    return struct.pack("<3i", MAGIC, version, tokens).ljust(HEADER_BYTES, b"\0")
-
-
 def allow_open_files(count: int) -> None:
-    """Raise the limit of open files by `count`, if the system allows it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = len(os.listdir("/dev/fd")) + count + OTHER_FILES
-    if soft != resource.RLIM_INFINITY and needed > soft:
-        with contextlib.suppress(ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    """Raise the limit of open files by `count`, or raise InputError."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (math.inf if x == resource.RLIM_INFINITY else x for x in limits)
+    needed = len(os.listdir("/dev/fd")) + count
+    if needed > hard:
+        raise InputError(
+            f"{count} shards need {needed} open files, the system allows {hard}: raise its limit "
+            "(ulimit -Hn), or prepare the data again with a higher --shard_tokens"
+        )
+    limit = min(needed + OTHER_FILES, hard)
+    if limit > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(limit), limits[1]))
 
 
 class TokenFile:
@@ -236,7 +239,7 @@ class ShardWriter:
         split = self.splits[1] if self.shards else self.splits[0]
         file_name = f"{self.meta.content['dataset']}_{split}_{len(self.shards):06d}.bin"
         path = self.meta.folder / file_name
-        header = make_header(self.version, self.buffered)
+        header = struct.pack("<3i1012x", MAGIC, self.version, self.buffered)
         digest = hashlib.sha256()
         with atomic(path) as file:
             for part in (header, self.buffer[: self.buffered].data):

@@ -28,6 +28,7 @@ SKIPPED_LISTED = 10  # skipped files that are printed; the others are counted
 FINGERPRINT_BYTES = 2**20  # read at the beginning and at the end of each file
 TABLES = {".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 JSON_LINES = {".jsonl", ".json", ".ndjson"}
+PACKAGES = {".zst": "backports.zstd", ".lz4": "lz4", ".snappy": "python-snappy"}
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 Mark = tuple[int, tuple[int, int]]
 """number of a row, and its file and its number there"""
@@ -153,13 +154,14 @@ def read_rows(
     files: Sequence[str | Path] | Callable[[], list[str]],
     resume_from: Mark = (0, (0, 0)),
     remedy="repair the file, or leave it out",
+    choose="choose it by --text_column",
 ) -> Iterator[tuple[Mark, str]]:
     """Yield (mark, text) of each row of local files, or of files on the hub.
 
     column: of the text, or several names with commas: a row's first one
-    counts. files: a function returns those on the hub. resume_from: the mark of
-    the first row to read. Raises InputError if a file cannot be read,
-    or for a row without text.
+    counts. files: a function returns those on the hub. resume_from: the
+    mark of the first row to read. Raises InputError if a file cannot be
+    read, or for a row without text.
     """
     is_local = not callable(files)
     columns = [*dict.fromkeys(name.strip() for name in column.split(","))]
@@ -172,7 +174,7 @@ def read_rows(
             for row, values in read_file(path, columns, first_row):
                 text = values.get(columns[0])
                 if not isinstance(text, str):
-                    text = find_text(values, columns, f"{path}, row {row + 1}")
+                    text = find_text(values, columns, f"{path}, row {row + 1}", choose)
                 yield (number, (index, row)), text
                 number += 1
                 is_empty = False
@@ -181,17 +183,16 @@ def read_rows(
         raise InputError(f"{name} has no rows: {remedy}")
 
 
-def find_text(values: dict, columns: Sequence[str], where: str) -> str:
+def find_text(values: dict, columns: Sequence[str], where: str, choose: str) -> str:
     """Return the first non-null value of `columns`; InputError if not text."""
     column = next((name for name in columns if values.get(name) is not None), columns[0])
     value = values.get(column)
     if isinstance(value, str):
         return value
     if values.keys().isdisjoint(columns):
-        raise InputError(
-            f"{where}: no text in column '{','.join(columns)}', only columns "
-            f"{' '.join(values)}: rename one, or choose it by --text_column"
-        )
+        found = f"only columns {' '.join(values)}: rename one, or {choose}"
+        problem = found if values else "no columns at all: write objects"
+        raise InputError(f"{where}: no text in column '{','.join(columns)}', {problem}")
     raise InputError(
         f"{where}: column '{column}' holds {json.dumps(value, default=str)[:50]}, not text: "
         "write a string, or remove the row"
@@ -273,6 +274,7 @@ def _open(path: str | Path) -> Iterator[Any]:
             file = openers[compression](file, mode="rb")
         # fsspec also takes zstandard, which accepts truncated files.
         is_unpacked = compression and isinstance(file, io.IOBase)
-        if Path(path).suffix.lower() == ".zst" and not is_unpacked:
-            raise InputError(f"{path}: install backports.zstd to read it, or decompress it")
+        package = PACKAGES.get(Path(path).suffix.lower())
+        if package and not is_unpacked:
+            raise InputError(f"{path}: install {package} to read it, or decompress it")
         yield file

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 import attention
-import pe_spec
 from model import Attention, GPTConfig
 from posenc import Encoding
 
@@ -68,8 +67,7 @@ def random_layer(
     shape: (B, T); dtype: of queries, keys and values.
     """
     torch.manual_seed(SEED)
-    size = config.n_head, config.n_embd, config.block_size, config.n_layer
-    encoding = pe_spec.build(config.encodings, *size, config.causal)[0].to(device)
+    encoding = config.make_encodings()[0].to(device)
     attn = Attention(config).to(device)
     x = torch.randn(*shape, config.n_embd, device=device)
     qkv = torch.randn(*shape, attn.c_attn.out_features, dtype=dtype, device=device)

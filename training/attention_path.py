@@ -23,15 +23,13 @@ from model import GPT
 from pe_spec import unwrap
 from posenc import Encoding
 from training.attention_layer import AttentionLayer, random_layer, relative_errors
+from triton_attention.bias import MAX_HEAD_DIM, MIN_HEAD_DIM
 
 # Values of --attention.
 Name = Literal[
     "auto", "sdpa", "sdpa/flash", "sdpa/cudnn", "sdpa/efficient", "triton", "flex", "dense"
 ]
 GPU_PATHS = {"sdpa/cudnn", "sdpa/efficient", "flex"}
-# The fastest paths on a GPU, and of a rotation without a bias.
-GPU_ORDER = ("triton", "sdpa", "flex")
-ROTATION_ORDER, HOPPER_ROTATION_ORDER = ("sdpa", *GPU_ORDER), ("sdpa/cudnn", *GPU_ORDER)
 # Largest relative errors: of TENSORS; of the gradients of parameters,
 # which are sums along the text. In bfloat16 sdpa has 0.23 at the bias
 # of a forget gate.
@@ -57,28 +55,31 @@ def choose_path(model: GPT, config, device: torch.device) -> None:
     if name == "auto":
         paths = attention.resolve_paths("auto", model.posenc, device.type)
         if device.type == "cuda":
-            paths = tuple(fastest_path(x, config, is_hopper(device)) for x in model.posenc)
+            D, hopper = model.config.head_dim, is_hopper(device)
+            paths = tuple(fastest_path(x, config, D, hopper) for x in model.posenc)
         model.attention_paths = paths
         model.config.attention = attention.join_names(paths)
 
 
 def is_hopper(device: torch.device) -> bool:
-    """Return whether a GPU is an H100 or later, where cuDNN's kernel is fastest."""
-    return torch.cuda.is_available() and torch.cuda.get_device_capability(device) >= (9, 0)
+    """Return whether a GPU is like an H100, where cuDNN's kernel was the fastest."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability(device)[0] == 9
 
 
-def fastest_path(encoding: Encoding, config, hopper: bool = False) -> attention.Path:
-    """Return the fastest path that the encoding has on a GPU."""
-    order = GPU_ORDER
+def fastest_path(encoding: Encoding, config, head_dim: int, hopper: bool) -> attention.Path:
+    """Return the fastest path on a GPU, for heads of `head_dim` columns."""
+    order = ["sdpa"]
+    if MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM:
+        order.insert(0, "triton")
+    # Triton compiles FlexAttention, whose gradients use atomic additions.
+    if not config.deterministic and find_spec("triton") is not None:
+        order.append("flex")
     if encoding.bias is None and type(unwrap(encoding)).rotate is not Encoding.rotate:
-        # cuDNN's kernel takes half precision and few channels; it is
-        # not deterministic.
+        # cuDNN's kernel takes half precision; it is not deterministic.
         is_exact = config.dtype == "float32" or config.deterministic
-        has_cudnn = hopper and not (is_exact or encoding.changes_width)
-        order = HOPPER_ROTATION_ORDER if has_cudnn else ROTATION_ORDER
-    # Its gradients use atomic additions, and Triton compiles it.
-    has_flex = not config.deterministic and find_spec("triton") is not None
-    for name in order if has_flex else order[:-1]:  # flex is the last
+        fits = head_dim % 8 == 0 and head_dim <= 128 and not encoding.changes_width
+        order.insert(0, "sdpa/cudnn" if hopper and fits and not is_exact else "sdpa")
+    for name in order:
         path = attention.PATHS[name]
         if path.reason_against(encoding) is None:
             return path

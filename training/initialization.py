@@ -123,8 +123,11 @@ def _locate(names: Iterable[str], pe: str) -> dict[str, tuple[int, str, str]]:
     places = {}
     for name in names:
         if match := re.fullmatch(r"posenc\.(\d+)\.(?:parts\.(\d+)\.)?(.+)", name):
-            layer, number = int(match[1]), int(match[2] or 0)
-            places[name] = layer, _parts(pe, layer)[number], match[3]
+            layer, number, rest = int(match[1]), match[2], match[3]
+            parts = _parts(pe, layer)
+            if number and len(parts) == 1:  # of an encoding with `parts` of its own
+                number, rest = None, f"parts.{number}.{rest}"
+            places[name] = layer, parts[int(number or 0)], rest
     return places
 
 

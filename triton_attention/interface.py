@@ -9,12 +9,17 @@ from torch import Tensor
 
 from errors import InputError
 from triton_attention import operators, tile_skipping
-from triton_attention.bias import KINDS, Bias, bias_from_encoding
+from triton_attention.bias import (
+    KINDS,
+    MAX_HEAD_DIM,
+    MIN_HEAD_DIM,
+    Bias,
+    bias_from_encoding,
+)
 from triton_attention.kernels import INTERPRETED
 
 __all__ = ["Bias", "bias_from_encoding", "fused_attention"]
 
-MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 128
 MAX_HEADS = 65_535  # of all sequences: the limit of CUDA's grid in its second dimension
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from evaluation import intervals
+from evaluation.measures import MEASURES
 from evaluation.significance import BETTER, WORSE
 from reporting.claims.claim import (
     ALONE,
@@ -27,7 +28,6 @@ from reporting.claims.claim import (
     printed_interval,
 )
 from reporting.claims.quantities import (
-    MEASURES,
     Comparison,
     accuracy_and_perplexity,
     compare,

@@ -4,14 +4,13 @@ import math
 import statistics
 
 from evaluation.intervals import Interval
+from evaluation.measures import MEASURES, log_seconds_per_token
 from evaluation.significance import BETTER, WORSE, explain_marks, paired_test
 from reporting.claims.claim import BENCHED, Claim, load, printed_interval
 from reporting.claims.judges import Pair, find_pairs
 from reporting.claims.quantities import (
-    MEASURES,
     accuracy_and_perplexity,
     compare,
-    log_seconds_per_token,
     speed_columns,
 )
 from reporting.columns import Column, make_columns, sort_key
@@ -106,7 +105,7 @@ def seed_marks(columns: list[Column], paper: Printed | None) -> tuple[Marks, str
             values = first.values_by_seed(length), column.values_by_seed(length)
             if test := paired_test(*values):
                 marks[column.label, length] = test.mark
-    caption = f" {explain_marks(MARKS_REFERENCE, seeds)}"
+    caption = f" {explain_marks(MARKS_REFERENCE)}"
     if len(covered) < len(columns):
         caption += " Encodings that the paper's table does not have are not marked."
     return marks, caption

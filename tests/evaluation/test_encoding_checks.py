@@ -114,6 +114,12 @@ WRONG_CODE = """
 # gradients
     def __init__(self, heads, channels, block_size):
         super().__init__(heads, channels, block_size)
+        self.without_effect = nn.Parameter(torch.ones(heads))
+    def bias(self, q_features, k_features, h):
+        return super().bias(q_features, k_features, h) + 0 * self.without_effect[h]
+# gradients
+    def __init__(self, heads, channels, block_size):
+        super().__init__(heads, channels, block_size)
         self.unused = nn.Parameter(torch.ones(heads))
 # finite values
     def bias(self, q_features, k_features, h):

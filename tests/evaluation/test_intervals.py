@@ -191,6 +191,13 @@ def test_scores_of_zero_have_no_ratio():
     assert not ratio.below(1000)
 
 
+def test_the_same_records_give_the_same_interval():
+    pair = (entry(np.random.default_rng(6).normal(3, 1, 50)), entry([3.0] * 50))
+    first = intervals.perplexity_ratio([pair])
+    intervals.draw_counts.cache_clear()
+    assert intervals.perplexity_ratio([pair]) == first
+
+
 def test_rounds_are_compared_by_welch_s_t_interval():
     """Degrees of freedom are rounded down; of equal size and variance they are whole numbers."""
     first = np.array([0.10, 0.13, 0.08, 0.11, 0.12])

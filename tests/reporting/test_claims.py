@@ -9,10 +9,10 @@ from test_report import SAME_TARGETS, record
 import pe_spec
 from errors import InputError
 from evaluation.intervals import Interval
+from evaluation.measures import MEASURES
 from reporting import paper
 from reporting.claims import claim, judges
 from reporting.claims.claim import combine, decide, judge_bound
-from reporting.claims.quantities import MEASURES
 from reporting.columns import make_columns
 from reporting.tables import loss_table
 

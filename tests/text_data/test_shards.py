@@ -171,7 +171,7 @@ def test_slices_of_a_file_are_those_of_its_array(folder):
         assert tokens[part].tolist() == array[part].tolist()
 
 
-def test_more_shards_than_open_files_are_allowed(tmp_path):
+def test_more_shards_than_open_files_are_allowed(tmp_path, monkeypatch):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     meta = shards.Meta(tmp_path / "many", {"dataset": "many", "tokenizer": "b", "vocab_size": 9})
     writer = shards.ShardWriter(meta, "train", 1)
@@ -186,3 +186,6 @@ def test_more_shards_than_open_files_are_allowed(tmp_path):
     finally:
         del opened  # closes the files
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 300))
+    with pytest.raises(InputError, match="300 shards need .* open files, the system allows 300"):
+        shards.Shards(tmp_path / "many", "train")

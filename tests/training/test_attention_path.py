@@ -3,6 +3,7 @@
 On a CPU a training checks nothing, so the tests switch the check on, with paths that are wrong.
 """
 
+import itertools
 import sys
 
 import pytest
@@ -49,7 +50,8 @@ def failing(*inputs):
 
 def make(pe="cable", device=CPU, **settings):
     """Return a model whose path is chosen, and its training's settings."""
-    config = train_gpt.Config(size="quickstart", n_head=2, n_embd=32, pe=pe, **settings)
+    settings = {"n_embd": 32, **settings}
+    config = train_gpt.Config(size="quickstart", n_head=2, pe=pe, **settings)
     model = GPT(config.gpt_config(vocab_size=64))
     attention_path.choose_path(model, config, device)
     return model, config
@@ -96,6 +98,17 @@ def test_rotations_take_cudnn_on_an_h100(monkeypatch):
     for settings in ({"dtype": "float32"}, {"deterministic": True}):
         assert make("rope", GPU, **settings)[0].config.attention == "sdpa"
     assert make("pope", GPU)[0].config.attention == "sdpa"
+
+
+def test_heads_that_the_kernels_do_not_support(monkeypatch):
+    """Of 8 and 256 columns: Triton has neither, cuDNN not the latter; of 20: not cuDNN."""
+    monkeypatch.setattr(attention_path, "is_hopper", lambda device: True)
+    chosen = {}
+    for head_dim, pe in itertools.product((8, 20, 256), ("nope", "rope", "cable")):
+        model, _ = make(pe, GPU, n_embd=2 * head_dim)
+        chosen[head_dim, pe] = model.config.attention
+    others = {(8, "rope"): "sdpa/cudnn", (20, "nope"): "triton", (20, "cable"): "triton"}
+    assert chosen == dict.fromkeys(chosen, "sdpa") | others
 
 
 def test_deterministic_trainings_and_named_paths():

@@ -6,9 +6,8 @@ import pytest
 from conftest import ROOT
 
 import report
-from reporting import reports
 
-ROWS = reports.read_rows()
+ROWS = report.read_rows()
 MADE = [row for row in ROWS if "needs" not in row]
 
 
@@ -20,14 +19,14 @@ def root(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("row", MADE, ids=lambda row: str(reports.files_of(row)[0]))
+@pytest.mark.parametrize("row", MADE, ids=lambda row: str(report.files_of(row)[0]))
 def test_committed_files_equal_the_report(row, root):
-    assert reports.make(row, root) == [], f"run python report.py --all ({row['command']})"
+    assert report.make_again(row, root) == [], f"run python report.py --all ({row['command']})"
 
 
 def test_every_committed_table_and_plot_has_a_row():
     """README.md is written by hand. Tables of verdicts are next to those that they judge."""
-    listed = sorted(file for row in ROWS for file in reports.files_of(row))
+    listed = sorted(file for row in ROWS for file in report.files_of(row))
     patterns = ("**/*.md", "**/*.png", "**/verdicts.csv", "**/scores.csv", "**/faults.csv")
     found = {path for each in patterns for path in (ROOT / "results").glob(each)}
     assert listed == sorted(path.relative_to(ROOT) for path in found if path.name != "README.md")
@@ -39,8 +38,8 @@ def test_check_names_files_that_differ(monkeypatch, tmp_path, refused, capsys):
     for name in ("quickstart", "paper"):
         shutil.copytree(ROOT / "results" / name, tmp_path / "results" / name)
     rows = [row for row in ROWS if "quickstart" in row["command"] and "index" not in row["command"]]
-    monkeypatch.setattr(reports, "ROOT", tmp_path)
-    monkeypatch.setattr(reports, "read_rows", lambda: rows)
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    monkeypatch.setattr(report, "read_rows", lambda: rows)
     table = tmp_path / "results" / "quickstart" / "perplexity.md"
     text = table.read_text()
     table.write_text(text.replace("256", "257"))

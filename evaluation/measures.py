@@ -1,0 +1,122 @@
+"""Measures by which entries of records are compared, with intervals.
+
+    MEASURES["perplexity"]([(entry, other), (entry_of_seed_2, other_of_seed_2)])
+
+Each takes a pair of entries for each seed, and returns the first one's
+value relative to the second's.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from evaluation import intervals
+from evaluation.intervals import MAX_SEGMENTS, Interval
+
+GAIN = "Gain of context"  # record["metric"] of gain_records
+FINAL = 0.1  # fraction of a training whose mean loss is the final one
+
+Pairs = list[tuple[dict, dict]]  # entries, one pair for each seed
+
+
+def last_losses(losses: np.ndarray, fraction: float) -> np.ndarray:
+    """Return the last fraction of losses, at least one."""
+    return losses[len(losses) - max(1, round(fraction * len(losses))) :]
+
+
+def _speed_ratio(pairs: Pairs) -> Interval:
+    """Return the ratio of two speeds, a mean over rounds of log ratios.
+
+    Both are relative to rope, which bench.py measures in the same
+    round. Records without its seconds have no interval.
+    """
+    entry, other = pairs[0]
+    if not ("others" in entry and "others" in other):
+        return Interval(entry["ratios"]["rope"] / other["ratios"]["rope"])
+    logs = [np.log(e["others"]["rope"]) - np.log(e["seconds"]) for e in pairs[0]]
+    first, second = logs
+    if not first.any():  # rope itself
+        return intervals.ratio_of_rounds(-second)
+    return intervals.ratio_of_rounds(first, second if second.any() else ())
+
+
+def _memory_ratio(pairs: Pairs) -> Interval:
+    return Interval(*[pairs[0][0]["memory"] / pairs[0][1]["memory"]] * 3)
+
+
+def _time_ratio(pairs: Pairs) -> Interval:
+    return intervals.ratio_of_rounds(*map(log_seconds_per_token, pairs[0]))
+
+
+def log_seconds_per_token(entry: dict) -> list[float]:
+    """Return logarithms of times per token, one of each round."""
+    return (np.log(entry["seconds"]) - np.log(entry["tokens"])).tolist()
+
+
+def _of_queries(measure: Callable, pairs: Pairs) -> Interval:
+    """Return a measure of scores by query, which the bootstrap draws."""
+    scores = [(np.array(a["by_question"]), np.array(b["by_question"])) for a, b in pairs]
+    return measure(scores)
+
+
+def _accuracy_difference(pairs: Pairs) -> Interval:
+    values = [((a["value"], a["se"]), (b["value"], b["se"])) for a, b in pairs]
+    return intervals.unpaired_difference(values)
+
+
+def _seed_difference(pairs: Pairs) -> Interval:
+    """Return the difference of perplexities with the interval of a paired t-test."""
+    values = [first["perplexity"] - second["perplexity"] for first, second in pairs]
+    return intervals.over_seeds(values, (0, 0))
+
+
+def _loss_difference(pairs: Pairs, fraction: float) -> Interval:
+    """Return the difference of mean losses over segments of the steps."""
+
+    def segments(entry: dict) -> np.ndarray:
+        kept = last_losses(entry["losses"], fraction)
+        parts = np.array_split(kept, min(MAX_SEGMENTS, len(kept)))
+        return np.array([part.mean() for part in parts])
+
+    return intervals.score_difference([(segments(a), segments(b)) for a, b in pairs])
+
+
+MEASURES = {
+    "perplexity": intervals.perplexity_ratio,
+    "perplexity over seeds": _seed_difference,
+    "growth of nDCG@10": partial(_of_queries, intervals.score_ratio),
+    "nDCG@10": partial(_of_queries, intervals.score_difference),
+    "accuracy": _accuracy_difference,
+    "speed": _speed_ratio,
+    "memory": _memory_ratio,
+    "time per token": _time_ratio,
+    "training loss": partial(_loss_difference, fraction=1),
+    "final training loss": partial(_loss_difference, fraction=FINAL),
+}
+
+
+def gain_records(records: list[dict]) -> list[dict]:
+    """Return records of GAIN: of those with losses by position at two lengths.
+
+    eval_extrapolation.py --within_documents records such losses on the
+    same windows. An entry is the mean from half its position on, the
+    first one from 0 on.
+    """
+    found = []
+    for record in records:
+        entries = {int(length): entry for length, entry in record["lengths"].items()}
+        has_losses = all(entry and "by_offset" in entry for entry in entries.values())
+        if len(entries) < 2 or not has_losses:
+            continue
+        curve = entries[min(entries)]["by_offset"]
+        longest = max(entries)
+        gain = np.subtract(curve["loss"], entries[longest]["by_offset"]["loss"])
+        positions = curve["first"] + curve["width"] * np.arange(len(gain))
+        lengths, start, stop = {}, 0, min(entries)
+        while start < longest:
+            inside = (positions >= start) & (positions < stop)
+            lengths[str(min(stop, longest))] = {"value": 100 * float(gain[inside].mean())}
+            start, stop = stop, 2 * stop
+        found.append(record | {"metric": GAIN, "lengths": lengths})
+    return found
