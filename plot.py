@@ -361,8 +361,12 @@ def plot_losses(argv: list[str]) -> None:
     with atomic(config.out) as file:
         figures.draw_lines(file, title, panels, "steps", "linear", "linear", marker="")
     print(f"wrote {config.out}")
-    if len(setups) > 1 or len({(run["pe"], run["seed"]) for run in runs}) < len(runs):
-        print("no record: the runs differ in more than encoding and seed, or are equal")
+    if len(setups) > 1:
+        differing = " and ".join(sorted(description for _, description in setups))
+        print(f"no record: the runs differ in more than encoding and seed: {differing}")
+        return
+    if len({(run["pe"], run["seed"]) for run in runs}) < len(runs):
+        print("no record: two runs have the same encoding and seed")
         return
     path, ((training, _),) = Path(config.out).with_suffix(".json"), setups
     write_json(path, {"metric": "Training loss", "training": training, "runs": runs})

@@ -16,7 +16,6 @@ from runtime.scheduler import Job, describe_seconds
 
 import torch
 
-from attention import resolve_paths
 from benchmarking import profiles
 from benchmarking.cases import train_step
 from model import GPT, GPTConfig
@@ -67,7 +66,8 @@ def estimate_cost(config, vocab_size: int | None = None) -> Cost:
         data = [f"{config.data} does not exist yet, assuming a vocabulary of {vocab_size}"]
     with torch.device("meta"):  # shapes only, no memory
         model = GPT(config.gpt_config(vocab_size))
-    model.attention_paths = resolve_paths(config.attention, model.posenc, "cuda")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    attention_path.choose_path(model, config, torch.device(device))
     targets = {  # tokens of a sequence whose logits are computed
         "clm": config.block_size,
         "mlm": masked_count(config.block_size, config.mask_rate),
