@@ -70,7 +70,8 @@ def main(argv=None):
     print(Table.from_rows(rows).markdown())
     caption = f"Ratio: perplexity of {first.label} over that of the other encoding"
     if any(row["p"] != MISSING for row in rows):
-        differences = f" {explain_marks(first.label)}{differences}"
+        marks = explain_marks(first.label, "shared seeds")
+        differences = f" {marks}{differences}"
     print(f"{caption}; protocol: {describe_protocol(records[0])}.{differences}")
 
 

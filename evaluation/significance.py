@@ -38,9 +38,9 @@ def paired_test(
     return SeedTest(float(test.pvalue), mark if test.pvalue < LEVEL else "")
 
 
-def explain_marks(reference: str) -> str:
-    """Return a caption's sentence on the marks."""
+def explain_marks(reference: str, seeds: str) -> str:
+    """Return a caption's sentence on the marks; seeds: as in "3 seeds"."""
     return (
         f"{BETTER}: {reference} is significantly better, {WORSE}: significantly worse (paired "
-        f"two-sided t-test over shared seeds, level {LEVEL})."
+        f"two-sided t-test over {seeds}, level {LEVEL})."
     )

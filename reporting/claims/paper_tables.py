@@ -105,7 +105,7 @@ def seed_marks(columns: list[Column], paper: Printed | None) -> tuple[Marks, str
             values = first.values_by_seed(length), column.values_by_seed(length)
             if test := paired_test(*values):
                 marks[column.label, length] = test.mark
-    caption = f" {explain_marks(MARKS_REFERENCE)}"
+    caption = " " + explain_marks(MARKS_REFERENCE, f"{seeds} seeds")
     if len(covered) < len(columns):
         caption += " Encodings that the paper's table does not have are not marked."
     return marks, caption
