@@ -316,6 +316,10 @@ def update_record(
             known.update(existing_record(path, identity).get("lengths", {}))
 
     processes.run_on_all_ranks(read_known)
+    if path.exists() and not known:
+        print(
+            f"{path} is of another checkpoint, dtype or setting: its results are replaced"
+        )
     if all(str(length) in known for length in lengths):
         print(f"{run} is already evaluated")
     for length in lengths:

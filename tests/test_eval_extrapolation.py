@@ -363,13 +363,15 @@ def test_each_text_and_checkpoint_has_its_record(run, capsys):
 
 
 @pytest.mark.parametrize("part, key", [("data", "dataset"), ("protocol", "remainder")])
-def test_a_record_of_another_text_or_protocol_is_not_replaced(refused, run, part, key):
+def test_a_record_of_another_text_or_protocol_is_not_replaced(refused, run, part, key, capsys):
     """One of another dtype is; a corrupt one is refused, too."""
     folder, flags = run("cable"), ["--lengths", 16, "--windows", 2, "--dtype"]
     for dtype in ("bfloat16", "float32"):
         eval_extrapolation.main([*map(str, (folder, *flags)), dtype, "--device", "cpu"])
         path = evaluation(folder)
         record = json.loads(path.read_text())
+        replaces = "dtype or setting: its results are replaced" in capsys.readouterr().out
+        assert replaces == (dtype == "float32")
         assert record["dtype"] == dtype
     record[part][key] = "other"
     path.write_text(json.dumps(record))

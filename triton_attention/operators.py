@@ -106,11 +106,19 @@ def _launch_backward(grads, dy, y, lse, inputs, kept, settings):
         for grad, heads in zip((dk, dv), by_head, strict=True):
             grad.copy_(heads.unflatten(2, (k.size(1), -1)).sum(3).transpose(1, 2))
     if table_learns:
-        settings = kernel_settings("distances", *call)
-        tensors = q, k, v, g, table, pieces, dy, lse, delta
+        distance_settings = kernel_settings("distances", *call)
+        distance_tensors = q, k, v, g, table, pieces, dy, lse, delta
         # of q, k, v; g without its batch; dy
-        strides = strides[:9] + strides[13:15] + strides[18:]
-        _launch_distances(d_table, d_pieces, tensors, scale, window_size, strides, settings)
+        distance_strides = strides[:9] + strides[13:15] + strides[18:]
+        _launch_distances(
+            d_table,
+            d_pieces,
+            distance_tensors,
+            scale,
+            window_size,
+            distance_strides,
+            distance_settings,
+        )
 
 
 def _launch_distances(d_table, d_pieces, tensors, scale, window_size, strides, settings):
