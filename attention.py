@@ -576,6 +576,14 @@ def join_names(paths: Iterable[Path]) -> str:
     return names[0] if len(set(names)) == 1 else "_".join(names)
 
 
+def path_of_texts(path: Path, encoding: Encoding, shape: tuple[int, int, int]) -> Path:
+    """Return the path of a layer that has `path`, for whole texts; shape: (B, H, T)."""
+    q = torch.empty(1).expand(*shape, 1)
+    if path.fits is None or path.fits(q, q, MaskSpec()):
+        return path
+    return _general_path(encoding)
+
+
 def _general_path(encoding: Encoding) -> Path:
     """Return the path for any length and device."""
     return DENSE if reason_against_sdpa(encoding) else PATHS["sdpa"]

@@ -501,12 +501,14 @@ class GPT(nn.Module):
         decaying = {"params": decay, "weight_decay": weight_decay}
         return [decaying, {"params": no_decay, "weight_decay": 0.0}]
 
-    def describe(self) -> str:
-        """Return a summary in one line."""
+    def describe(self, sequences: int = 1) -> str:
+        """Return a summary in one line; sequences: of block_size tokens, in a batch."""
         c = self.config
         block = "" if c.block == "gpt2" else f" {c.block}"
         kind = f"{c.size}{block}" if c.causal else f"{c.size}{block} encoder"
-        names = [path.name for path in self.attention_paths]
+        shape, names = (sequences, c.n_head, c.block_size), []
+        for path, encoding in zip(self.attention_paths, self.posenc, strict=True):
+            names.append(attention.path_of_texts(path, encoding, shape).name)
         heads = c.n_head if c.n_kv_head == c.n_head else f"{c.n_head} / {c.n_kv_head}"
         return (
             f"{kind}: {c.n_layer} layers x {c.n_embd}, {heads} heads, "

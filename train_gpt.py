@@ -141,8 +141,8 @@ class Trainer:
         """Train to the last step, or until a signal arrives."""
         config, run = self.config, self.run
         if run.step >= config.steps:
-            done = f"{self.step} of {config.steps} steps"
-            print(f"{self.model.describe()}\n{config.out_dir} is already trained: {done}")
+            done = f"already trained: {self.step} of {config.steps} steps"
+            print(f"{self.model.describe(self.micro_batch)}\n{config.out_dir} is {done}")
             return
         self.start()
         is_stopped = has_printed = False
@@ -389,7 +389,7 @@ class Trainer:
         """Lock the run folder and print what is trained."""
         config = self.config
         epochs = settings.describe_epochs(config, self.train_windows)
-        print(self.model.describe(), *epochs, sep="\n")
+        print(self.model.describe(self.micro_batch), *epochs, sep="\n")
         steps = f"{config.steps:,} steps of {config.tokens_per_step:,} tokens"
         parts = f"{self.accumulation_steps} micro-batches x {self.micro_batch} sequences"
         print(f"{steps} = world size {self.world_size} x {parts}, from step {self.step}")

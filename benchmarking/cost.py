@@ -83,7 +83,7 @@ def describe_cost(config) -> str:
     """Return a text with the cost of a training run."""
     cost = estimate_cost(config)
     lines = [
-        cost.model.describe(),
+        cost.model.describe(config.micro_batch),
         *cost.data,
         f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {cost.tokens:,} tokens",
         f"{cost.flops_per_token:.3g} FLOPs a token = 6 N + 12 L C T, "

@@ -76,5 +76,5 @@ done
 wait
 tests repeats 120 tests/gpu/test_repeats.py
 bench memory 120 eval --encodings cable "${long[@]}"
-tests several_gpus 300 tests/gpu/test_several_gpus.py
+tests several_gpus 400 tests/gpu/test_several_gpus.py
 ! grep -v ': passed' "$OUT/summary.txt" >&2

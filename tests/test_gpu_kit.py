@@ -109,6 +109,16 @@ def test_missing_packages_come_from_the_folder_of_wheels(kit):
     assert f"PYTHONPATH {folder}/wheels/installed" in calls
 
 
+def test_a_recipe_trains_on_a_cpu(tmp_path):
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_recipes.py"]
+    environment = {**os.environ, "DEVICE": "cpu", "OUT": str(tmp_path)}
+    command = [sys.executable, *words, "-k", "small-rope"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    (record,) = [json.loads(line) for line in (tmp_path / "records.jsonl").open()]
+    assert len(record["losses"]) == 15
+
+
 def test_a_part_runs_on_a_cpu(tmp_path):
     python = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = run_kit("DEVICE=cpu", f"OUT={tmp_path}", "repeats", path=python)

@@ -212,6 +212,7 @@ def test_each_layer_of_a_pattern_takes_its_path():
     expected = ["dense", "dense", "batched", "dense", "dense"]
     assert [path.name for path in model.attention_paths] == expected
     assert model.describe().endswith("attention by dense and batched")
+    assert model.describe(2**20).endswith("attention by dense and sdpa")  # too many texts
     model.config.attention = attention.join_names(model.attention_paths)
     assert GPT(model.config).attention_paths == model.attention_paths
     with mock.patch("attention.attend", wraps=attention.attend) as attend:

@@ -17,10 +17,12 @@ import pytest
 import torch
 from conftest import ROOT, log_of
 
+from text_data.shards import Meta, ShardWriter
+
 DEVICE = os.environ.get("DEVICE", "")
 LIMIT = int(os.environ.get("LIMIT", "1800"))  # seconds that a training may take
 OUT = Path(os.environ.get("OUT", "runs/test_gpu")).resolve()
-VOCABULARY = 50257  # of shards without meta.json
+VOCABULARY = 50257  # of GPT-2's tokenizer
 TOKENS = 256  # different tokens in the text, so that a few steps learn which occur
 
 if not DEVICE:
@@ -32,8 +34,14 @@ def random_data(tmp_path_factory):
     """Return a folder of random GPT-2 tokens: 9 million to train, 1 million to validate."""
     folder, random = tmp_path_factory.mktemp("random"), np.random.default_rng(1)
     tokens = np.sort(random.choice(VOCABULARY, TOKENS, replace=False)).astype("uint16")
+    description = {"dataset": "random", "tokenizer": "gpt2", "vocab_size": VOCABULARY}
+    meta = Meta(folder, description)
     for split, count in (("train", 9_000_000), ("val", 1_000_000)):
-        random.choice(tokens, count).tofile(folder / f"{split}.bin")
+        writer = ShardWriter(meta, split, count)
+        writer.add(0, 0, random.choice(tokens, count))
+        writer.close()
+    meta.content["complete"] = True
+    meta.write()
     return folder
 
 
