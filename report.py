@@ -277,6 +277,8 @@ def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> 
             compared = printed and paper_tables.paper_speeds(benchmark, result, printed)
             verdicts = judges.judge_speed(benchmark, result)
             out.add_section(stem, table, compared, verdicts, [{"size": result["model"]}])
+            if times := tables.time_table(result):
+                out.add_table(f"{stem}_time", times)
             out.add_plot(stem, partial(figures.speeds, result))
 
 

@@ -181,11 +181,10 @@ def speed_table(benchmark: str, result: dict, by_context: bool = False) -> Table
     if by_context and 1 < len(result["contexts"]) < MAX_COLUMNS:
         table.cells = _cells_by_context(rows, formats)
     entries = [entry for *_, entry in cases(result) if entry]
-    steps = result.get("steps", 1)
-    micro_batches = result.get("micro_batches", 1)
-    is_single = steps == micro_batches == 1
+    passes = (result.get("steps", 1), result.get("micro_batches", 1))
+    steps = "one optimizer step" if passes == (1, 1) else "{} x {} passes".format(*passes)
     measured = BENCHMARKS[benchmark].format(
-        steps="one optimizer step" if is_single else f"{steps} x {micro_batches} passes",
+        steps=steps,
         micro_batch=result["micro_batch"],
         tokens=number_range(entry["tokens"] for entry in entries),
     )
@@ -215,15 +214,19 @@ def time_table(result: dict) -> Table | None:
     rows = []
     for context, name, entry in cases(result):
         if entry and "time" in entry:
-            seconds = entry["seconds"]
-            spread = (max(seconds) - min(seconds)) / statistics.median(seconds)
-            rows.append({"case": f"{name}, {context:,}", "spread": spread} | entry["time"])
+            median = statistics.median(entry["seconds"])
+            spread = (max(entry["seconds"]) - min(entry["seconds"])) / median
+            busy = 1000 * median * (1 - entry["time"]["waiting"])
+            case = f"{name}, {context:,}"
+            rows.append({"case": case, "busy (ms)": busy, "spread": spread} | entry["time"])
     if not rows:
         return None
-    table = Table.from_rows(rows, dict.fromkeys(rows[0], "{:.1%}"))
+    table = Table.from_rows(
+        rows, dict.fromkeys(rows[0], "{:.1%}") | {"busy (ms)": "{:,.1f}"}
+    )
     table.caption = (
-        "Fractions of a profiled round; waiting: of the device for the host. Spread: slowest "
-        "minus fastest round, relative to the median."
+        "Fractions of a profiled round; waiting: of the device for the host; busy: the rest. "
+        "Spread: slowest minus fastest round, relative to the median."
     )
     return table
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from errors import InputError
 from evaluation import intervals, record_schema
 from evaluation.intervals import Interval
-from reporting import figures, metrics
+from reporting import figures
 from reporting.claims.claim import FAR_MULTIPLES, Claim, load, printed_interval
 from reporting.claims.quantities import receptive_field
 from reporting.columns import (
@@ -27,7 +27,7 @@ from reporting.columns import (
     make_columns,
 )
 from reporting.formatting import MISSING, Table
-from reporting.metrics import PERPLEXITY, RECALL, RECEPTIVE_FIELD
+from reporting.metrics import PERPLEXITY, RECALL, RECEPTIVE_FIELD, metric_of
 
 FAR = FAR_MULTIPLES[0]
 METRICS = {"perplexity": PERPLEXITY, "recall": RECALL, "receptive field": RECEPTIVE_FIELD}
@@ -52,7 +52,7 @@ def _ratio(claim: Claim, records: list[dict]) -> Interval | None:
     text.
     """
     metric = METRICS[claim.quantity]
-    records = [record for record in records if metrics.metric_of(record) is metric]
+    records = [record for record in records if metric_of(record) is metric]
     groups = [make_columns(group, metric.key) for group in group_by_protocol(records)]
     groups.sort(key=lambda group: len(all_lengths(group)), reverse=True)
     for columns in groups:
@@ -91,9 +91,7 @@ def read_records(paths: Sequence[str]) -> list[dict]:
         found = [*path.glob("records.jsonl"), *path.glob("eval_*.json")]
         files += sorted(found) if path.is_dir() else [path]
     found = record_schema.read_records(files, "pass records, or folders of records")
-    records = [
-        each for each in found.values() if metrics.metric_of(each) in METRICS.values()
-    ]
+    records = [each for each in found.values() if metric_of(each) in METRICS.values()]
     if not records:
         what = "no records of perplexity, recall or receptive fields found"
         raise InputError(f"{what}: pass other files, or folders of them")

@@ -1,5 +1,8 @@
 """The Triton kernels against the formulas in float64, with an audit of their memory accesses."""
 
+import inspect
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -20,7 +23,7 @@ from triton.runtime import interpreter
 
 import attention
 import pe_spec
-from triton_attention import operators
+from triton_attention import interface, kernels, operators
 from triton_attention.bias import KINDS
 
 # Kinds of biases and causal; a piecewise-linear bias is causal.
@@ -139,6 +142,27 @@ def test_autocast_keeps_the_bias_in_float32():
         actual = attention.attend(*qkv, bias_inputs, 0.25, attention.PATHS["triton"])
         exact = attention.attend(*qkv, bias_inputs, 0.25, attention.PATHS["dense"])
         assert_close(actual, exact, rtol=1e-5, atol=1e-6)
+
+
+def test_long_texts_with_wide_heads(monkeypatch):
+    """The last 30 queries of 16,384 tokens; the decay is slow, so that all of them count."""
+    sizes = dict.fromkeys(("forward", "rows"), (32, 256, 4, 1)) | {"columns": (256, 32, 4, 1)}
+    set_tile_sizes(monkeypatch, sizes)
+    inputs = make_inputs("decay", 30, 16_384, 128, B=1, H=1, steep=1e-4)
+    _, weights = reference("decay", inputs)
+    assert weights[..., : 16_384 // 4].sum(-1).min() > 0.01
+    errors = relative_errors("decay", inputs)
+    assert max(errors.values()) < 1e-4, errors
+
+
+def test_offsets_of_a_head_are_computed_in_int64():
+    """Products of a head's number with T or S reach 2^31; one with the number of tiles cannot."""
+    source = inspect.getsource(kernels)
+    products = re.findall(r"tl\.program_id\(1\)(\S*) \* ([\w.]+)", source)
+    narrow = {factor for cast, factor in products if cast != ".to(tl.int64)"}
+    assert {"T", "S"} <= {factor for _, factor in products}
+    assert narrow <= {"tl.num_programs", "blocks"}
+    assert interface.MAX_HEADS * 2**20 // 32 < 2**31  # a million tokens in tiles of 32
 
 
 @pytest.mark.parametrize("B, H", [(3, 1), (1, 3)])
