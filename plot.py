@@ -55,7 +55,8 @@ def main(argv=None):
         print(__doc__)
         return
     if kind not in PLOTS:
-        raise InputError(f"unknown plot '{kind}': use {', '.join(PLOTS)}")
+        what = f"unknown plot '{kind}'" if kind else "no plot given"
+        raise InputError(f"{what}: use {', '.join(PLOTS)}")
     if argv is None:
         sys.argv[0] += f" {kind}"  # the name of the program in its help
     PLOTS[kind](flags)
@@ -115,7 +116,8 @@ def plot_biases(argv: list[str]) -> None:
     pe, layers = checkpoint["gpt"]["pe"], len(model.h)
     if not -layers <= config.layer < layers:
         what = f"--layer {config.layer}: the model has {layers} layers"
-        raise InputError(f"{what}: use 0 to {layers - 1}")
+        use = f"use 0 to {layers - 1}, or negative numbers from the last"
+        raise InputError(f"{what}: {use}")
     tokenizer = run_tokenizer(run, checkpoint)
     tokens = tokenizer.encode(config.text)
     if config.tokens is not None:

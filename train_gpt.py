@@ -1,4 +1,4 @@
-"""Train a GPT-2 with any positional encoding: the whole recipe in one file.
+"""Train a GPT-2 or a Llama with any positional encoding: the whole recipe in one file.
 
     python prepare_text.py  # -> data/stdlib
     python train_gpt.py --config configs/quickstart.yaml --pe cable --out_dir runs/cable
