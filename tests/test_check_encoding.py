@@ -107,6 +107,13 @@ def test_a_failed_check_is_explained_and_the_others_run(mine, quick, capsys):
     assert "5 checks of rope+my-recency:power=2,heads=1: 4 ok, 0 failed" in out
 
 
+def test_all_checks_are_run(mine, capsys, monkeypatch):
+    monkeypatch.setattr(check_encoding, "run_check", lambda *_: check_encoding.Result("ok"))
+    check_encoding.main([str(mine), "--pe", "rope+my-recency"])
+    out = capsys.readouterr().out
+    assert f"{len(CHECKS)} checks of rope+my-recency: {len(CHECKS)} ok, 0 failed" in out
+
+
 def test_causes_belong_to_the_failures(mine, capsys, monkeypatch):
     """Neither a slip nor what follows from an earlier failure gets the cause of another fault."""
     names = ("options", "shapes", "continued features", "KV cache", "float64")

@@ -339,6 +339,19 @@ def test_record_identifies_checkpoint_text_and_protocol(run, data_dir):
     assert {"command", "commit", "torch", "device", "time"} <= record["provenance"].keys()
 
 
+def test_only_missing_lengths_are_computed(run, monkeypatch):
+    folder, computed, measure = run("cable"), [], eval_extrapolation.measure
+
+    def note_length(loaded, length, text):
+        computed.append(length)
+        return measure(loaded, length, text)
+
+    monkeypatch.setattr(eval_extrapolation, "measure", note_length)
+    for lengths in ("32,16", "16,64"):
+        evaluate(folder, "--lengths", lengths)
+    assert computed == [16, 32, 64]
+
+
 def test_each_text_and_checkpoint_has_its_record(run, capsys):
     folder = run("cable")
     evaluate(folder, "--lengths", "32,16")

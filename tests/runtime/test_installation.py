@@ -81,6 +81,7 @@ def test_training_needs_the_required_packages_only(tmp_path, data_dir):
     "package, program, flags",
     [
         ("wandb", "train_gpt", "--data DATA --logger wandb"),
+        ("tensorboard", "train_gpt", "--data DATA --logger tensorboard"),
         ("tiktoken", "prepare_text", "errors.py --val posenc.py"),
         ("tokenizers", "prepare_text", "errors.py --val posenc.py --tokenizer bpe:300"),
         ("scipy", "report", "results/quickstart/records.jsonl"),

@@ -217,6 +217,15 @@ def test_table_and_picture_have_the_best_in_the_order_of_the_rank(monkeypatch, t
     assert rows[0][3:5] == ["0.951", "1.98"]  # exp(1.45 - 1.5), 100 (1 - exp(-0.02))
 
 
+def test_the_best_ten_are_shown_with_references_that_are_last(tmp_path):
+    losses = {"cable": 2.0, "rope": 3.0} | {f"best{n:02}": 1.4 + n / 100 for n in range(14)}
+    paths = write(tmp_path, *(make_score(pe, loss=loss) for pe, loss in losses.items()))
+    table.main([*map(str, paths), "--out_dir", str(tmp_path)])
+    rows = (tmp_path / "scores.md").read_text().split("\n\n")[0].splitlines()[2:]
+    expected = [*(f"best{n:02}" for n in range(10)), "cable", "rope"]
+    assert [cells(row)[1] for row in rows] == expected
+
+
 @pytest.mark.parametrize(
     "change, problem",
     [
