@@ -16,7 +16,8 @@ receptive_field  eval_receptive_field.py, with plots. Verdicts need perplexities
 retrieval        retrieval.evaluate, with a plot
 losses           plot.py losses: final and mean training loss
 hellaswag        eval_hellaswag.py
-train, ...       bench.py: a table and a plot for each benchmark
+train, ...       bench.py: a table and a plot for each benchmark; train_time,
+                 where the time goes
 compare          bench.py compare: speed relative to other code
 training_lengths perplexity of runs of different training length, and their
                  `bench.py train`

@@ -166,11 +166,11 @@ class PosencPreTrained(PreTrainedModel):
     ) -> BaseModelOutputWithPast:
         """Return the output of the last norm, (B, T, C) float32, and more.
 
-        input_ids (B, T) or inputs_embeds (B, T, C). attention_mask: (B,
-        T), 0 at padding, on one side, which changes no row's result.
-        position_ids: only the model's own. output_hidden_states: add
-        the inputs of all blocks and the result, each (B, T, C). Raises
-        ValueError for other inputs.
+        input_ids (B, T) or inputs_embeds (B, T, C). attention_mask:
+        (B, T), 0 at padding, on one side, which changes no row's
+        result. position_ids: only the model's own.
+        output_hidden_states: add the inputs of all blocks and the
+        result, each (B, T, C). Raises ValueError for other inputs.
         """
         if output_attentions or (
             output_attentions is None and self.config.output_attentions

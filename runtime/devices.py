@@ -53,9 +53,9 @@ def select_device(
 
     Also configures the backends. device: auto, cpu, cuda or cuda:N.
     dtype: auto or PyTorch's name; auto is bfloat16 if in hardware, else
-    float16 on a GPU,
-    float32 on a CPU. local_rank: the GPU, with several processes.
-    Raises InputError for a device that does not exist.
+    float16 on a GPU, float32 on a CPU. local_rank: the GPU, with
+    several processes. Raises InputError for a device that does not
+    exist.
     """
     count = torch.cuda.device_count()
     name = ("cuda" if count else "cpu") if device == "auto" else device

@@ -239,7 +239,7 @@ class ShardWriter:
         split = self.splits[1] if self.shards else self.splits[0]
         file_name = f"{self.meta.content['dataset']}_{split}_{len(self.shards):06d}.bin"
         path = self.meta.folder / file_name
-        header = struct.pack("<3i1012x", MAGIC, self.version, self.buffered)
+        header = struct.pack(f"<3i{HEADER_BYTES - 12}x", MAGIC, self.version, self.buffered)
         digest = hashlib.sha256()
         with atomic(path) as file:
             for part in (header, self.buffer[: self.buffered].data):

@@ -158,10 +158,10 @@ def read_rows(
 ) -> Iterator[tuple[Mark, str]]:
     """Yield (mark, text) of each row of local files, or of files on the hub.
 
-    column: of the text, or several names with commas: a row's first one
-    counts. files: a function returns those on the hub. resume_from: the
-    mark of the first row to read. Raises InputError if a file cannot be
-    read, or for a row without text.
+    column: of the text, or names with commas: a row's first one counts;
+    choose: how to take another. files: a function returns those on the
+    hub. resume_from: the mark of the first row to read. Raises
+    InputError if a file cannot be read, or for a row without text.
     """
     is_local = not callable(files)
     columns = [*dict.fromkeys(name.strip() for name in column.split(","))]

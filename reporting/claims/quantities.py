@@ -1,4 +1,4 @@
-"""Quantities that are compared, with intervals, and columns that have them.
+"""Comparisons of columns, and columns of quantities that are compared.
 
 cable, rope = speed_columns(record["train"])
 compare((cable, rope), (512, 512), MEASURES["speed"])  # cable's / rope's
