@@ -16,7 +16,7 @@ LAYERS = (
     *("errors operators", "posenc pe_spec", "attention"),
     *("attention_cpu more_encodings triton_attention kv_cache", "model"),
     *("runtime", "text_data", "training", "generation", "evaluation", "hf_interop"),
-    *("reporting", "benchmarking", "retrieval scores", "programs"),
+    *("reporting", "benchmarking", "retrieval", "programs"),
 )
 RANKS = {part: rank for rank, layer in enumerate(LAYERS) for part in layer.split()}
 FOLDERS = [ROOT / part for part in RANKS]

@@ -27,7 +27,7 @@ def test_committed_files_equal_the_report(row, root):
 def test_every_committed_table_and_plot_has_a_row():
     """README.md is written by hand. Tables of verdicts are next to those that they judge."""
     listed = sorted(file for row in ROWS for file in report.files_of(row))
-    patterns = ("**/*.md", "**/*.png", "**/verdicts.csv", "**/scores.csv", "**/faults.csv")
+    patterns = ("**/*.md", "**/*.png", "**/verdicts.csv", "**/faults.csv")
     found = {path for each in patterns for path in (ROOT / "results").glob(each)}
     assert listed == sorted(path.relative_to(ROOT) for path in found if path.name != "README.md")
 

@@ -286,7 +286,7 @@ def check_script(arguments: list[str]) -> None:
     elif name == "test.sh":
         check_pytest(flags)
     elif "run_experiment.py" in text or name == "all_tables.sh":
-        if name in ("ladder.sh", "authors_checkpoint.sh", "half_hour.sh"):
+        if name in ("authors_checkpoint.sh", "half_hour.sh"):
             flags = flags[1:]
         end = flags.index("--") if "--" in flags else len(flags)
         check_python(["run_experiment.py", "--train", "quickstart", *flags[:end]])

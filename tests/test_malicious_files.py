@@ -289,7 +289,7 @@ INJECTIONS = [
 ]
 
 
-@pytest.mark.parametrize("script", ["table4", "table3", "ladder"])
+@pytest.mark.parametrize("script", ["table4", "table3", "half_hour"])
 def test_shell_commands_in_flags_of_scripts(script, marker, tmp_path):
     """Of one that calls the program once, several times, or with a word of its own."""
     python = tmp_path / "bin" / "python"
@@ -299,7 +299,7 @@ def test_shell_commands_in_flags_of_scripts(script, marker, tmp_path):
     environment = {**os.environ, "INSTALLED": "1", "PATH": f"{python.parent}:{os.environ['PATH']}"}
     for injection in INJECTIONS:
         word = injection.format(marker)
-        words = [] if script != "ladder" else ["2"]
+        words = [] if script != "half_hour" else ["gpt2"]
         words += ["--encodings", word, "--data", word, "--runs", word]
         command = ["bash", ROOT / "scripts" / f"{script}.sh", *words]
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)

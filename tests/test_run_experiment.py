@@ -30,7 +30,7 @@ SCRIPTS = sorted(
     if "python run_experiment.py" in path.read_text()
 )
 # First words of scripts.
-FIRST = {"ladder": ["4"], "authors_checkpoint": ["weights.pt"], "half_hour": ["gpt2"]}
+FIRST = {"authors_checkpoint": ["weights.pt"], "half_hour": ["gpt2"]}
 # In place of python and torchrun: logs its arguments, devices and times, and fails for `broken`.
 PROGRAM = """#!/bin/bash
 for word in "$@"; do case $word in *.py) program=$word; break ;; esac; done

@@ -59,16 +59,11 @@ def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
     assert {path: path.stat().st_mtime_ns for path in runs.glob("*/*/*.pt")} == times
 
 
-@pytest.mark.parametrize("name", ["ladder", "all_tables", "half_hour", "table4"])
+@pytest.mark.parametrize("name", ["all_tables", "half_hour", "table4"])
 def test_help_starts_nothing(name):
     done = script(f"{name}.sh", "--help")
     assert done.returncode == 0 and "--encodings" in done.stdout and not done.stderr
     assert "+ " not in done.stdout
-
-
-def test_unknown_rungs_are_refused():
-    done = script("ladder.sh", "9")
-    assert done.returncode == 2 and done.stderr == "error: there is no rung 9: use 2, 3 or 4\n"
 
 
 def test_all_tables_runs_the_experiments_of_the_papers(tmp_path):
@@ -77,7 +72,7 @@ def test_all_tables_runs_the_experiments_of_the_papers(tmp_path):
     done = script("all_tables.sh", "--dry_run", PATH=f"{tmp_path}:{SEARCH_PATH}")
     assert done.returncode == 0, done.stderr
     run = re.findall(r"^== scripts/(\S+).sh", done.stdout, re.MULTILINE)
-    others = "authors_checkpoint half_hour ladder quickstart recall rope_extended score"
+    others = "authors_checkpoint half_hour quickstart recall rope_extended"
     assert {*SCRIPTS} - {*run} == {*others.split(), "trained_recall"}
     assert len(run) == len({*run})
 

@@ -1,1 +1,0 @@
-"""Score cards: a fixed budget of runs, the same for every encoding."""
