@@ -2,7 +2,7 @@
 # Recall by distance: how much a passage read earlier helps to predict it again.
 #
 #     bash scripts/recall.sh
-#     bash scripts/recall.sh --scale small --data data/english    # results/recall has the results
+#     bash scripts/recall.sh --scale small --data data/english    # results/reproduction has the results
 #
 # Distances go up to 16 times the training length (eval_recall.py). For models that are trained to
 # copy: trained_recall.sh.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # RoPE with changed frequencies at 16 times its training length.
 #
-#     bash scripts/rope_extended.sh --seeds 1 2 3      # results/rope_extended has small-scale results
+#     bash scripts/rope_extended.sh --seeds 1 2 3      # results/long_context has small-scale results
 #
 # Position interpolation (Chen et al. 2023), NTK-aware and YaRN (Peng et al. 2024), before and after
 # fine-tuning at that length for 5% of the steps. DroPE (`--pe nope`): RoPE is dropped, without and
