@@ -4,7 +4,7 @@
 #     bash scripts/rope_extended.sh --seeds 1 2 3      # results/long_context has small-scale results
 #
 # Position interpolation (Chen et al. 2023), NTK-aware and YaRN (Peng et al. 2024), before and after
-# fine-tuning at that length for 5% of the steps. DroPE (`--pe nope`): RoPE is dropped, without and
+# fine-tuning at that length for 5% of the steps. `--pe nope`: RoPE is dropped, without and
 # with as many steps at the training length. Compared with CABLE, and with limited KV caches.
 #
 # Cost: two trainings of GPT-2 small on FineWeb-Edu and six fine-tunings of 5%: 16 hours of one H100
