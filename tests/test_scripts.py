@@ -81,7 +81,7 @@ def test_all_tables_runs_the_experiments_of_the_papers(tmp_path):
 def test_first_hour(tmp_path):
     kept = {name: os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")}
     done = subprocess.run(
-        ["bash", "scripts/first_hour.sh"],
+        ["bash", "tests/first_hour.sh"],
         cwd=ROOT,
         env=kept | {"PATH": search_path(), "OUT": str(tmp_path / "out")},
         capture_output=True,

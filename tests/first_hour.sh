@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The first hour of a new user, offline: data, an encoding, a model and a sweep of one's own.
 #
-#     bash scripts/first_hour.sh
+#     bash tests/first_hour.sh
 #
 # Runs commands of README.md and docs/ on tiny data, checks what they print, and ends with a summary. The
 # hub is a local server (tests/hub_server.py). Outputs are in a temporary folder, or in OUT (a new
