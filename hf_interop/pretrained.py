@@ -65,6 +65,8 @@ def load_pretrained(
         settings, weights = _read_cable_v1(name)
         settings["block_size"] = block_size or 1024
     else:
+        import transformers  # noqa: F401  (if it is missing, nothing is downloaded)
+
         folder = Path(name)
         if not folder.is_dir():
             if name.startswith(("/", ".", "~")):

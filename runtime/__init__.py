@@ -33,12 +33,16 @@ def describe_missing_package(error):
     """
     name = error.name if isinstance(error, ImportError) else None
     package, _, submodule = (name or "").partition(".")
-    own = Path(__file__).parent.parent / package  # this repository without a package
+    root = Path(__file__).parent.parent
+    own = root / package  # this repository without a package
     is_own = own.is_dir() or own.with_suffix(".py").is_file()
     if is_own or package in sys.stdlib_module_names:
         return None
     if isinstance(error, ModuleNotFoundError) and not submodule:
-        return f"missing package {package}: pip install {package}"
+        line = package.replace("_", "-") + "=="
+        files = (root / f"requirements{kind}.txt" for kind in ("", "-extra", "-retrieval"))
+        file = next((x.name for x in files if f"\n{line}" in x.read_text()), None)
+        return f"missing package {package}: pip install {f'-r {file}' if file else package}"
     return f"{package} is of another version ({error}): pip install --upgrade {package}"
 
 

@@ -1,6 +1,6 @@
 # Install requirements, in the active environment or in .venv: source scripts/install.sh FILE...
 #
-# An installed torch >= 2.11, of whatever build, is kept. Nothing is installed where a calling script
+# An installed torch >= 2.11, of whatever build, is kept. Lines "-r FILE" are left out: pass all files. Nothing is installed where a calling script
 # did it (INSTALLED).
 
 has_torch='import torch
@@ -25,11 +25,9 @@ install() {
     fi
     local requirements
     requirements=$(mktemp)
-    if python -c "$has_torch" 2>/dev/null; then
-        cat "$@" | grep -v '^torch' >"$requirements"
-    else
-        cat "$@" >"$requirements"
-    fi
+    local omitted='^-r'
+    if python -c "$has_torch" 2>/dev/null; then omitted='^-r\|^torch'; fi
+    cat "$@" | grep -v "$omitted" >"$requirements"
     # --no-compile: Python compiles the modules that are imported, a small part of them.
     python -m pip install --quiet --no-compile --disable-pip-version-check -r "$requirements"
     rm "$requirements"

@@ -7,7 +7,7 @@
 # Cost: about 9 minutes on two cores. A test of more than ten minutes fails and prints its stack.
 
 source "$(dirname "$0")/activate.sh"
-source scripts/install.sh requirements.txt requirements-retrieval.txt requirements-dev.txt
+source scripts/install.sh requirements.txt requirements-{extra,retrieval,dev}.txt
 if [ $# = 0 ]; then
     python -m ruff check .
     python -m ruff format --check .

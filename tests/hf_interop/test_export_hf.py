@@ -192,5 +192,6 @@ def test_exported_files_have_ordinary_permissions(folders):
 def test_invalid_input_is_refused(refused, lively, tmp_path, monkeypatch):
     main, run, out = export_hf.main, lively("cable"), ("--out_dir", tmp_path / "out")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "missing package transformers" in refused(main, run, *out)[0]
+    message = "missing package transformers: pip install -r requirements-extra.txt"
+    assert message in refused(main, run, *out)[0]
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob("*.partial"))
