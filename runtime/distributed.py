@@ -142,16 +142,22 @@ def _explain(error: Exception, store: Store) -> list[str]:
 
 @contextlib.contextmanager
 def signals():
-    """Collect SIGTERM and SIGINT in a list; they do not stop the block."""
+    """Collect signals that end or warn a job in a list; they do not stop the block.
+
+    Those that are ignored stay so, as SIGHUP after nohup.
+    """
     received = []
 
     def receive(number, frame):
         received.append(number)
 
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    handlers = [signal.signal(number, receive) for number in numbers]
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    caught = [number for number in numbers if handlers[number] is not signal.SIG_IGN]
+    for number in caught:
+        signal.signal(number, receive)
     try:
         yield received
     finally:
-        for number, handler in zip(numbers, handlers, strict=True):
-            signal.signal(number, handler)
+        for number in caught:
+            signal.signal(number, handlers[number])

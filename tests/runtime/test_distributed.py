@@ -336,3 +336,19 @@ def test_ranks_that_see_different_checkpoints_are_refused(two_ranks, data_dir, t
     (line,) = error_lines(train(2, data_dir, run, *flags, code=LIST_STALE_CHECKPOINTS))
     assert "the checkpoint in" in line
     assert "differ between ranks" in line
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_are_collected_unless_they_are_ignored(number):
+    """As SIGHUP is after nohup; Slurm sends SIGUSR1 where asked to."""
+    handler = signal.getsignal(number)
+    with distributed.signals() as received:
+        os.kill(os.getpid(), number)
+    assert received == [number] and signal.getsignal(number) == handler
+    try:
+        signal.signal(number, signal.SIG_IGN)
+        with distributed.signals() as received:
+            os.kill(os.getpid(), number)
+        assert received == []
+    finally:
+        signal.signal(number, handler)
