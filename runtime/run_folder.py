@@ -120,13 +120,17 @@ class Run:
         if not self.is_writer:
             return
         weakref.finalize(self, lock_folder(self.folder))
-        path, records = self.folder / LOG, []
+        path, logged, records = self.folder / LOG, [], []
         if path.exists():  # without later steps
-            records = [x for x in read_log(self.folder) if x["step"] <= self.step]
+            logged = read_log(self.folder)
+            records = [record for record in logged if record["step"] <= self.step]
             with atomic(path) as file:
                 file.writelines(json.dumps(record).encode() + b"\n" for record in records)
         ids = [record["id"] for record in records if "id" in record]
-        run_id = ids[0] if ids else uuid.uuid4().hex[:8]
+        is_repeated = len(records) < len(logged)
+        if is_repeated and self.logger and not self.logger.replaces_steps:
+            ids = []
+        run_id = ids[-1] if ids else uuid.uuid4().hex[:8]
         if self.logger:  # may raise, so it precedes the config
             self.logger.start(self.folder, run_id, self.config, self.step)
         plugin = self.config.get("plugin") or {}

@@ -355,6 +355,13 @@ def test_wandb_gets_the_values_of_the_log(train, monkeypatch):
     assert sum("sample/text" in each for each in logged) == 2
     (shown,) = wandb.Html.call_args.args
     assert html.unescape(shown) == f"<pre>{records_of(run, 'sample')[-1]['text']}</pre>"
+    # Steps that are repeated go to another run: this one cannot replace their values.
+    (run / "checkpoint_0000006.pt").unlink()
+    train("run", "--logger", "wandb", "--sample_every", 3, "--resume")
+    again = wandb.init.call_args.kwargs["id"]
+    assert again != options["id"] and log_of(run)[-1]["step"] == 6
+    train("run", "--logger", "wandb", "--sample_every", 3, "--resume", "--steps", 7)
+    assert wandb.init.call_args.kwargs["id"] == again
 
 
 def test_tensorboard_gets_the_values_of_the_log(train):

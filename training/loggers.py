@@ -14,7 +14,12 @@ from errors import InputError
 
 
 class WandbLogger:
-    """Weights & Biases; WANDB_MODE=offline keeps its files in the run's folder."""
+    """Weights & Biases; WANDB_MODE=offline keeps its files in the run's folder.
+
+    A resume from a checkpoint before the last logged step starts another run there.
+    """
+
+    replaces_steps = False  # a step that is logged again has two values
 
     def __init__(self):
         import wandb
@@ -52,6 +57,8 @@ class WandbLogger:
 
 class TensorBoardLogger:
     """TensorBoard: event files in the run's folder (tensorboard --logdir runs)."""
+
+    replaces_steps = True
 
     def __init__(self):
         from torch.utils.tensorboard import SummaryWriter
