@@ -251,10 +251,25 @@ def unknown(what: str, name: str, fields) -> str:
     return f"{what} is unknown: {hint}"
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that appears twice."""
+
+    def construct_mapping(self, node, deep=False):
+        names = []
+        for key, _ in node.value:
+            name = self.construct_object(key, deep=True)
+            if name in names:
+                raise yaml.YAMLError(
+                    f"{name} appears again in line {key.start_mark.line + 1}"
+                )
+            names.append(name)
+        return super().construct_mapping(node, deep)
+
+
 def _read_values(path: str) -> dict:
     """Return the mapping in a YAML file."""
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        values = yaml.load(Path(path).read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         known = Path("configs") / f"{Path(path).stem}.yaml"
         remedy = f"did you mean {known}?" if known.is_file() else "use another file"

@@ -140,3 +140,10 @@ def test_one_length_is_bounded():
     for text in ("0", str(2**31), "9" * 5000, "99999999999x"):
         with pytest.raises(InputError, match="are invalid"):
             cli.parse_lengths(text, 8)
+
+
+def test_a_key_that_appears_twice_is_refused(tmp_path, refused):
+    path = tmp_path / "twice.yaml"
+    path.write_text("lr: 1.0e-3\nsteps: 100\nlr: 6.0e-4\n")
+    (line,) = refused(train_gpt.main, "--config", path)
+    assert "lr appears again in line 3" in line
