@@ -7,8 +7,8 @@
     python prepare_text.py folder/ --out_dir data/mine --tokenizer bpe:4096  # trained
     python prepare_text.py --verify --out_dir data/mine  # compare with the hashes
 
-Sources are files or folders of plain text (UTF-8), .jsonl or .parquet
-(one document per row, also compressed). In folders, other files are
+Sources are files or folders of plain text (UTF-8), .jsonl, .json with JSON
+lines, or .parquet (one document per row), also compressed. In folders, other files are
 skipped.
 
 Every 20th document is held out for validation, or the last 20th of each
@@ -17,6 +17,7 @@ text. An interrupted preparation is resumed by the same command.
 """
 
 import codecs
+import contextlib
 import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +25,8 @@ from pathlib import Path
 from runtime import cli
 
 from errors import InputError
-from text_data import shards, text_sources, tokenization
+from text_data import hub, shards, text_sources, tokenization
 
-TEXT_CHECK_BYTES = 8192  # read to decide whether a file is text
 # Files that are skipped in folders whatever their content.
 DOCUMENTS = {".pdf", ".ps"}  # which may start as text; others have NUL bytes
 MARKUP = {".htm", ".html", ".mhtml", ".rtf", ".svg", ".xhtml", ".xml"}
@@ -95,21 +95,18 @@ def main(argv=None):
 def skip_reason(path: Path, is_named: bool) -> str | None:
     """Return why a file is neither a table nor UTF-8 text without NUL, or None."""
     if text_sources.table_format(path):
-        return None
+        return text_sources.unusual_table(path)
     if path.suffix.lower() in MARKUP and not is_named:
         return "markup: convert it to text, or pass the file by name to keep tags"
     if path.suffix.lower() in DOCUMENTS and not is_named:
         return "a document, not text: convert it to text"
-    with open(path, "rb") as file:
-        head = file.read(TEXT_CHECK_BYTES)
-    # Unless the whole file was read, its last character may be
-    # incomplete.
-    whole = len(head) < TEXT_CHECK_BYTES
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)
-    except UnicodeDecodeError as error:
-        return f"not UTF-8 text at byte {error.start}: {CONVERT}"
-    return "not text (it has NUL bytes): leave it out" if b"\0" in head else None
+        for _ in read_text(path, 0, text_size(path)):
+            pass
+    except InputError as error:
+        if is_named:
+            raise
+        return str(error).removeprefix(f"{path} ").removeprefix("is ")
 
 
 def split_documents(train_files: list[Path], val_files: list[Path], config: Config):
@@ -120,7 +117,7 @@ def split_documents(train_files: list[Path], val_files: list[Path], config: Conf
         for path in train_files:
             cut = next_line_start(path, 1 - 1 / every)
             yield "train", read_text(path, 0, cut)
-            yield "val", read_text(path, cut, path.stat().st_size)
+            yield "val", read_text(path, cut, text_size(path))
         return
     for split, files in (("train", train_files), ("val", val_files)):
         documents = (documents_of(path, config.text_column) for path in files)
@@ -135,33 +132,68 @@ def documents_of(path: Path, text_column: str):
         for _, text in text_sources.read_rows(str(path), text_column, [path]):
             yield text_sources.split_text(text)
     else:
-        yield read_text(path, 0, path.stat().st_size)
+        yield read_text(path, 0, text_size(path))
+
+
+@contextlib.contextmanager
+def open_text(path: Path):
+    """Open a text file, also a compressed one, for reading bytes."""
+    remedy = "repair the file, or leave it out"
+    with (
+        hub.input_errors(str(path), remedy, is_local=True),
+        text_sources.open_file(path) as file,
+    ):
+        yield file
+
+
+def text_size(path: Path) -> int:
+    """Return the number of bytes, after decompression."""
+    if not text_sources.is_compressed(path):
+        return path.stat().st_size
+    with open_text(path) as file:
+        return sum(map(len, iter(lambda: file.read(text_sources.PIECE_CHARACTERS), b"")))
 
 
 def next_line_start(path: Path, fraction: float) -> int:
-    """Return the offset of the first line after this fraction of the bytes."""
-    with open(path, "rb") as file:
-        file.seek(int(fraction * path.stat().st_size))
+    """Return the offset of the first line after this fraction of the bytes.
+
+    In a text without a line break there: of the first word, or of the first character.
+    """
+    size = text_size(path)
+    start = int(fraction * size)
+    with open_text(path) as file:
+        file.seek(start)
         file.readline()
-        return file.tell()
+        if file.tell() < size:
+            return file.tell()
+        file.seek(start)
+        rest = file.read(text_sources.PIECE_CHARACTERS)
+    is_continued = [0x80 <= byte < 0xC0 for byte in rest]
+    of_character = is_continued.index(False) if False in is_continued else 0
+    return start + (rest.find(b" ") + 1 or of_character)
 
 
 def read_text(path: Path, start: int, stop: int):
     """Yield the text between byte offsets, in pieces that end at a line break.
 
-    Raises InputError for text that is not UTF-8.
+    A byte-order mark is left out. Raises InputError for text that is not UTF-8 or has NUL.
     """
     decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
-    with open(path, "rb") as file:
+    with open_text(path) as file:
         file.seek(start)
         while block := file.read(min(text_sources.PIECE_CHARACTERS, stop - file.tell())):
             is_last = file.tell() == stop
             try:
-                text = rest + decoder.decode(block, is_last)
+                text = decoder.decode(block, is_last)
             except UnicodeDecodeError as error:
                 at = file.tell() - len(error.object) + error.start
                 problem = f"{path} is not UTF-8 text at byte {at}"
                 raise InputError(f"{problem}: {CONVERT}") from None
+            if "\0" in text:
+                raise InputError(f"{path} is not text (it has NUL bytes): leave it out")
+            if file.tell() == len(block):
+                text = text.removeprefix("\ufeff")
+            text = rest + text
             cut = len(text) if is_last else text.rfind("\n") + 1 or len(text)
             rest = text[cut:]
             yield text[:cut]

@@ -5,11 +5,14 @@ import gzip
 import json
 import lzma
 import os
+import subprocess
+import sys
 
+import fsspec
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import contents, documents_of, repeat_until_done
+from conftest import ROOT, contents, documents_of, repeat_until_done
 
 import prepare_text
 import prepare_wikitext
@@ -137,9 +140,9 @@ def test_finished_preparation_is_not_repeated(tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == written_at
 
 
-@pytest.mark.parametrize("offset", [0, 2_000_000])
+@pytest.mark.parametrize("offset", [0, 1_100_000, 2_199_990])
 def test_changed_text_of_the_same_size_is_recognized(tmp_path, offset):
-    """The change is at the beginning or at the end of the file."""
+    """The change is at the beginning, in the middle or at the end of the file."""
     text = "a line of some length\n" * 100_000
     (tmp_path / "a.txt").write_text(text)
     before = text_sources.fingerprint([tmp_path / "a.txt"])
@@ -190,7 +193,7 @@ def test_truncated_download_is_refused_and_then_replaced(tmp_path, refused, suff
 
 
 def test_skipped_files_are_listed_with_reason_and_remedy(tmp_path, capsys):
-    """Ten files are listed, the others counted. A file passed by name is read."""
+    """Five files are listed, the others counted. A file passed by name is read."""
     crawl, out = tmp_path / "crawl", tmp_path / "out"
     crawl.mkdir()
     page = crawl / "page.html"
@@ -203,7 +206,11 @@ def test_skipped_files_are_listed_with_reason_and_remedy(tmp_path, capsys):
         (crawl / f"z{n}.png").write_bytes(b"\x89PNG\0")
     prepare(crawl, "--out_dir", out)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "13 of 14 files are skipped:"
+    assert lines[:3] == [
+        "1 of 14 files are read:",
+        f"  {crawl / 'a.txt'}",
+        "13 of 14 files are skipped:",
+    ]
     assert f"  {crawl / 'empty.jsonl'}: empty" in lines
     assert (
         f"  {crawl / 'latin.txt'}: not UTF-8 text at byte 2: convert it to UTF-8 "
@@ -211,10 +218,10 @@ def test_skipped_files_are_listed_with_reason_and_remedy(tmp_path, capsys):
     ) in lines
     assert f"  {page}: markup: convert it to text, or pass the file by name to keep tags" in lines
     assert f"  {crawl / 'paper.PDF'}: a document, not text: convert it to text" in lines
-    assert lines[11] == "  and 3 more"
+    assert lines[8] == "  and 8 more"
     assert documents_of(out, "train")[0].startswith("text")
     prepare(crawl, page, "--out_dir", tmp_path / "both")
-    assert str(page) not in capsys.readouterr().out
+    assert f"{page}: markup" not in capsys.readouterr().out
     assert documents_of(tmp_path / "both", "train")[1].startswith("<p>text")
 
 
@@ -241,3 +248,115 @@ def test_errors_come_before_a_tokenizer_is_trained(tmp_path, refused, monkeypatc
     (line,) = refused(prepare_wikitext.main, "--source", tmp_path, *flags, out)
     assert "no text is left for the split 'val'" in line
     assert not out.exists()
+
+
+LINE = "the quick brown fox\n"
+ROWS = "".join(json.dumps({"text": f"row {n}"}) + "\n" for n in range(40))
+
+
+def write(folder, files):
+    """Write {name: text or bytes} into a folder, and return it."""
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["c4.00000-of-01024.json", "c4.json.gz"])
+def test_json_lines_in_files_called_json_are_rows(tmp_path, name):
+    """As in C4. Other JSON is refused by name, and skipped in folders."""
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(ROWS.encode()) if name.endswith("gz") else ROWS.encode())
+    prepare(path, "--out_dir", tmp_path / "out")
+    assert documents_of(tmp_path / "out", "train")[:2] == ["row 0", "row 1"]
+    assert len(documents_of(tmp_path / "out", "train")) == 38
+
+
+@pytest.mark.parametrize("content", ['[{"text": "a"}]', '{\n  "text": "a"\n}', ""])
+def test_json_that_has_no_lines_of_objects_is_no_text(tmp_path, refused, capsys, content):
+    folder = write(tmp_path, {"a.txt": LINE * 50, "rows.json": content or "\n"})
+    (line,) = refused(prepare_text.main, folder / "rows.json", "--out_dir", tmp_path / "out")
+    assert "rows.json is JSON, but not an object in each line: convert it" in line
+    prepare(folder, "--out_dir", tmp_path / "out")
+    assert "rows.json: JSON, but not" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["a.txt.bak", "a.txt~", "a.jsonl.sha256", "a.bin.IDX", "b.orig"])
+def test_backups_and_checksums_are_left_out(tmp_path, refused, capsys, name):
+    folder = write(tmp_path / "in", {"a.txt": LINE * 50, name: LINE * 50})
+    prepare(folder, "--out_dir", tmp_path / "out")
+    assert f"{name}: a backup, an index or a checksum" in capsys.readouterr().out
+    assert len(documents_of(tmp_path / "out", "train")) == 1
+    (line,) = refused(prepare_text.main, folder / name, "--out_dir", tmp_path / "other")
+    assert "rename it to read it" in line
+
+
+def test_linked_folders_are_named(tmp_path, capsys):
+    for name in ("in", "elsewhere"):
+        write(tmp_path / name, {"a.txt": LINE * 50})
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "elsewhere")
+    prepare(tmp_path / "in", "--out_dir", tmp_path / "out")
+    assert f"  {tmp_path / 'in' / 'link'}: a linked folder: pass it" in capsys.readouterr().out
+
+
+def test_byte_order_mark_is_no_text(tmp_path):
+    folder = write(tmp_path, {"a.txt": b"\xef\xbb\xbf" + LINE.encode() * 50})
+    prepare(folder / "a.txt", "--out_dir", tmp_path / "out")
+    assert documents_of(tmp_path / "out", "train")[0].startswith("the quick")
+
+
+@pytest.mark.parametrize("end, reason", [(b"\0", "NUL bytes"), (b"\xe9", "at byte 2000000")])
+def test_whole_files_are_checked(tmp_path, capsys, refused, end, reason):
+    """One bad file does not end the preparation of its folder."""
+    files = {"a.txt": LINE * 50, "late.txt": LINE.encode() * 100_000 + end}
+    folder = write(tmp_path / "in", files)
+    prepare(folder, "--out_dir", tmp_path / "out")
+    printed = capsys.readouterr().out
+    assert "1 of 2 files are skipped" in printed and reason in printed
+    (line,) = refused(prepare_text.main, folder / "late.txt", "--out_dir", tmp_path / "other")
+    assert reason in line
+
+
+@pytest.mark.parametrize("text", ["fox " * 500, "fox" * 500, "\u20ac" * 500])
+def test_text_of_one_line_is_split(tmp_path, text):
+    """At a word, or else at a character: about a 20th is held out, and nothing is lost."""
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+    prepare(tmp_path / "a.txt", "--out_dir", tmp_path / "out")
+    (train,), (val,) = (documents_of(tmp_path / "out", split) for split in ("train", "val"))
+    assert train + val == text and 0.03 * len(text) < len(val) < 0.06 * len(text)
+
+
+def test_compressed_text_is_read(tmp_path):
+    packed = {"a.txt.gz": gzip.compress, "b.txt.xz": lzma.compress, "c.txt.bz2": bz2.compress}
+    files = {name: compress(LINE.encode() * 100) for name, compress in packed.items()}
+    write(tmp_path / "in", files)
+    prepare(tmp_path / "in", "--out_dir", tmp_path / "out")
+    assert documents_of(tmp_path / "out", "train") == [LINE * 96] * 3
+    assert documents_of(tmp_path / "out", "val") == [LINE * 4] * 3
+
+
+@pytest.mark.parametrize("content", [ROWS.encode(), None])
+def test_damaged_zstandard_is_one_line(tmp_path, refused, content):
+    """No zstd at all, and zeros behind the last frame."""
+    path = tmp_path / "rows.jsonl.zst"
+    with fsspec.open(path, "wb", compression="zstd") as file:
+        file.write(ROWS.encode())
+    path.write_bytes(content or path.read_bytes() + bytes(100))
+    (line,) = refused(prepare_text.main, path, "--out_dir", tmp_path / "out")
+    assert "rows.jsonl.zst cannot be read" in line
+
+
+def test_name_that_is_not_utf8(tmp_path):
+    (tmp_path / "in").mkdir()
+    with open(os.fsencode(tmp_path / "in") + b"/caf\xe9.txt", "w") as file:
+        file.write(LINE * 100)
+    flags = [
+        sys.executable,
+        ROOT / "prepare_text.py",
+        tmp_path / "in",
+        "--out_dir",
+        tmp_path / "out",
+    ]
+    done = subprocess.run(flags, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "caf\\udce9.txt" in done.stdout

@@ -18,6 +18,7 @@ from pathlib import Path
 from errors import InputError
 
 READ_ERRORS = (ValueError, OSError, EOFError, RecursionError, lzma.LZMAError, zlib.error)
+DECOMPRESSORS = {"backports", "compression", "lz4", "snappy"}  # packages of further errors
 
 
 @functools.cache
@@ -190,7 +191,8 @@ def input_errors(name: str, remedy: str, is_local: bool = False, also: tuple = (
                 f"same command to resume; or {remedy}"
             ) from None
         of_clients = DatasetsError, EntryNotFoundError, http_library().HTTPError
-        if not isinstance(error, (*READ_ERRORS, *also, *of_clients)):
+        is_packed = type(error).__module__.partition(".")[0] in DECOMPRESSORS
+        if not (is_packed or isinstance(error, (*READ_ERRORS, *also, *of_clients))):
             raise
         cause = _reason(error.__cause__ or error)
         raise InputError(f"{name} cannot be read ({cause}): {remedy}") from None

@@ -11,6 +11,7 @@ import hashlib
 import io
 import itertools
 import json
+import os
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,10 +25,12 @@ from text_data import hub
 # on long text without line breaks.
 PIECE_CHARACTERS = 1 << 20
 ROWS_PER_READ = 256  # rows of a parquet file read at a time
-SKIPPED_LISTED = 10  # skipped files that are printed; the others are counted
-FINGERPRINT_BYTES = 2**20  # read at the beginning and at the end of each file
-TABLES = {".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
-JSON_LINES = {".jsonl", ".json", ".ndjson"}
+FILES_LISTED = 5  # files that are printed; the others are counted
+TABLES = {".jsonl": "json", ".ndjson": "json", ".json": "json", ".parquet": "parquet"}
+COMPRESSED = {".gz", ".bz2", ".xz", ".lzma", ".zip", ".zst", ".lz4", ".snappy"}
+# Copies and companions of a file, which would repeat its text or are no text.
+COMPANIONS = {".bak", ".old", ".orig", ".tmp", ".swp", ".idx", ".index"}
+COMPANIONS |= {".md5", ".sha1", ".sha256", ".sha512", ".crc32"}
 PACKAGES = {".zst": "backports.zstd", ".lz4": "lz4", ".snappy": "python-snappy"}
 NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 Mark = tuple[int, tuple[int, int]]
@@ -36,14 +39,29 @@ Mark = tuple[int, tuple[int, int]]
 
 def table_format(path: Path) -> str | None:
     """Return json or parquet for a table, also compressed, else None."""
-    return next((TABLES[suffix] for suffix in _suffixes(path) if suffix in TABLES), None)
+    return TABLES.get(_suffix(path))
 
 
 def not_a_table(path: Path, is_named: bool) -> str | None:
     """Return why a file is not read where only tables are, or None."""
-    if table_format(path):
+    if not table_format(path):
+        return "not jsonl or parquet: prepare it with prepare_text.py, or convert it"
+    return unusual_table(path)
+
+
+def unusual_table(path: Path) -> str | None:
+    """Return why a .json file, also compressed, has no JSON lines, or None."""
+    if _suffix(path) != ".json":
         return None
-    return "not jsonl or parquet: prepare it with prepare_text.py, or convert it"
+    remedy = "repair the file, or leave it out"
+    with hub.input_errors(str(path), remedy, is_local=True), open_file(path) as file:
+        line = next((line for line in file if not line.isspace()), b"")
+    try:
+        if isinstance(json.loads(line), dict):
+            return None
+    except (ValueError, RecursionError):
+        pass
+    return "JSON, but not an object in each line: convert it, as with jq -c '.[]'"
 
 
 def find_files(
@@ -53,16 +71,22 @@ def find_files(
 
     In folders, hidden and empty files and the folder `exclude` are left
     out. skip_reason: of (path, whether it is in `sources`), "<why it is
-    not read>: <what to do>" or None. Prints the first skipped files.
-    Raises InputError if a source does not exist or is not read, or
-    nothing is left.
+    not read>: <what to do>" or None. Prints the first files that are
+    read, and the first skipped ones. Raises InputError if a source does
+    not exist or is not read, or nothing is left.
     """
+
+    def reason_of(path: Path, is_named: bool) -> str | None:
+        if path.suffix.lower() in COMPANIONS or path.name.endswith("~"):
+            return "a backup, an index or a checksum by its name: rename it to read it"
+        return skip_reason(path, is_named)
+
     missing = [source for source in sources if not Path(source).exists()]
     if missing:
         problem = "does not exist: pass an existing file or folder"
         raise InputError(*(f"source {source} {problem}" for source in missing))
     files = {path for path in map(Path, sources) if path.is_file()}
-    reasons = {path: skip_reason(path, True) for path in sorted(files)}
+    reasons = {path: reason_of(path, True) for path in sorted(files)}
     if problems := [f"{path} is {reason}" for path, reason in reasons.items() if reason]:
         raise InputError(*problems)
     skipped = {}
@@ -70,33 +94,42 @@ def find_files(
         for path in sorted({*folder.rglob("*")} - files):
             hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
             excluded = exclude and path.resolve().is_relative_to(exclude.resolve())
-            if hidden or excluded or not path.is_file():
+            if hidden or excluded:
                 continue
-            if reason := skip_reason(path, False) if path.stat().st_size else "empty":
+            if path.is_symlink() and path.is_dir():
+                skipped[path] = "a linked folder: pass it as a source of its own"
+            elif not path.is_file():
+                continue
+            elif reason := reason_of(path, False) if path.stat().st_size else "empty":
                 skipped[path] = reason
             else:
                 files.add(path)
-    if skipped:
-        print(f"{len(skipped)} of {len(files) + len(skipped)} files are skipped:")
-        for path in sorted(skipped)[:SKIPPED_LISTED]:
-            print(f"  {path}: {skipped[path]}")
-        if len(skipped) > SKIPPED_LISTED:
-            print(f"  and {len(skipped) - SKIPPED_LISTED} more")
+    number = len(files) + len(skipped)
+    _print_files(f"{len(files)} of {number} files are read", dict.fromkeys(files))
+    _print_files(f"{len(skipped)} of {number} files are skipped", skipped)
     if not files:
         raise InputError(f"{' '.join(sources)}: no files to read: pass another source")
     return sorted(files)
 
 
+def _print_files(title: str, reasons: dict[Path, str | None]) -> None:
+    """Print the first files, each with its reason, if any, and the number of others."""
+    if reasons:
+        print(f"{title}:")
+    for path in sorted(reasons)[:FILES_LISTED]:
+        print(f"  {path}: {reasons[path]}" if reasons[path] else f"  {path}")
+    if len(reasons) > FILES_LISTED:
+        print(f"  and {len(reasons) - FILES_LISTED} more")
+
+
 def fingerprint(files: list[Path]) -> str:
-    """Return a hash of names, sizes, first and last megabytes of files."""
+    """Return a hash of names, sizes and contents of files."""
     digest = hashlib.sha256()
     for path in files:
+        digest.update(os.fsencode(path.name) + f" {path.stat().st_size}\n".encode())
         with open(path, "rb") as file:
-            size = path.stat().st_size
-            digest.update(f"{path.name} {size}\n".encode())
-            digest.update(file.read(FINGERPRINT_BYTES))
-            file.seek(max(file.tell(), size - FINGERPRINT_BYTES))
-            digest.update(file.read())
+            while block := file.read(PIECE_CHARACTERS):
+                digest.update(block)
     return digest.hexdigest()
 
 
@@ -207,16 +240,16 @@ def read_file(
     Values are at least those of `columns` that the row has. A line of
     text is the value of all `columns`; of a row that is no object, {}.
     """
-    suffixes = _suffixes(path)
-    with _open(path) as file:
-        if ".parquet" in suffixes:
+    kind = TABLES.get(_suffix(path))
+    with open_file(path) as file:
+        if kind == "parquet":
             yield from _read_parquet(file, columns, first)
-        elif JSON_LINES.isdisjoint(suffixes):
-            for row, line in enumerate(io.TextIOWrapper(file, encoding="utf-8")):
+        elif kind == "json":
+            yield from _read_json_lines(file, columns, first)
+        else:
+            for row, line in enumerate(io.TextIOWrapper(file, encoding="utf-8-sig")):
                 if row >= first:
                     yield row, dict.fromkeys(columns, line.rstrip("\n"))
-        else:
-            yield from _read_json_lines(file, columns, first)
 
 
 def _read_json_lines(file, columns: Sequence[str], first: int):
@@ -253,13 +286,18 @@ def _read_parquet(file, columns: Sequence[str], first: int):
         start = end
 
 
-def _suffixes(path: str | Path) -> list[str]:
-    """Return the last two suffixes of a file name, in lower case."""
-    return [suffix.lower() for suffix in Path(path).suffixes[-2:]]
+def _suffix(path: str | Path) -> str:
+    """Return the last suffix of a file name that is no compression, in lower case."""
+    path = Path(path)
+    return Path(path.stem if is_compressed(path) else path.name).suffix.lower()
+
+
+def is_compressed(path: Path) -> bool:
+    return path.suffix.lower() in COMPRESSED
 
 
 @contextmanager
-def _open(path: str | Path) -> Iterator[Any]:
+def open_file(path: str | Path) -> Iterator[Any]:
     """Open a local file, or one on the hub, for reading bytes; decompress it."""
     import fsspec.compression
     import fsspec.utils
