@@ -141,7 +141,7 @@ def plot_biases(argv: list[str]) -> None:
         f"parameters, trained on {data} at {checkpoint['gpt']['block_size']:,} tokens{seed}"
     )
     with atomic(config.out) as file:
-        draw_heads(matrices, decay, labels, title).savefig(file, format="png")
+        draw_heads(file, matrices, decay, labels, title)
     print(f"wrote {config.out}")
 
 
@@ -171,8 +171,8 @@ def layer_matrices(model, tokens: Tensor, config: BiasesConfig) -> tuple:
     return matrices.numpy(), decay, content
 
 
-def draw_heads(matrices, decay, labels: list[str] | None, title: str):
-    """Return a figure of Matplotlib with four heads per row; with labels, two.
+def draw_heads(file, matrices, decay, labels: list[str] | None, title: str):
+    """Write a PNG with four heads per row, with labels two; return its figure.
 
     matrices: (H, T, T); decay: (H, T) or None; labels: of the tokens,
     or None.
@@ -182,28 +182,34 @@ def draw_heads(matrices, decay, labels: list[str] | None, title: str):
     rows = -(-heads // columns)
     ratios = [3] if decay is None else [3, 1]
     parts, width = len(ratios), figures.WIDTH / max(2, columns)
-    figure = figures.new_figure(0.6 + rows * width * sum(ratios) * 0.35, title)
-    heights = ratios * rows
-    grid = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
-    tops, lowest = grid[::parts].ravel(), grid[parts - 1 :: parts].ravel()
-    for axes in (*tops[heads:], *lowest[heads:]):
-        axes.set_visible(False)
-    titles = [f"head {head}" if heads > 1 else "" for head in range(heads)]
-    draw_matrices(figure, tops[:heads].tolist(), matrices, titles)
-    for head, (top, bottom) in enumerate(zip(tops[:heads], lowest, strict=False)):
-        top.tick_params(labelbottom=top is bottom)
-        top.locator_params(integer=True)
-        if decay is not None:
-            bottom.bar(range(T), decay[head], width=1, color=figures.GRAY)
-            bottom.set(xlim=(-0.5, T - 0.5), ylim=(0, 1.05 * max(1e-6, float(decay.max()))))
-            bottom.set_ylabel("" if head % columns else "decay at the token", fontsize=8)
-            bottom.spines[["top", "right"]].set_visible(False)
-            bottom.tick_params(length=0, pad=1, labelsize=8)
-        if labels:
-            # parse_math: a token "$$" is not a formula.
-            font = {"fontsize": min(8, 180 / T), "family": "monospace", "parse_math": False}
-            bottom.set_xticks(range(T), labels, rotation=90, **font)
-            top.set_yticks(range(T), labels, **font)
+    with figures.new_figure(file, 0.6 + rows * width * sum(ratios) * 0.3, title) as figure:
+        heights = ratios * rows
+        grid = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
+        tops, lowest = grid[::parts].ravel(), grid[parts - 1 :: parts].ravel()
+        for axes in (*tops[heads:], *lowest[heads:]):
+            axes.set_visible(False)
+        titles = [f"head {head}" if heads > 1 else "" for head in range(heads)]
+        draw_matrices(figure, tops[:heads].tolist(), matrices, titles)
+        for head, (top, bottom) in enumerate(zip(tops[:heads], lowest, strict=False)):
+            top.tick_params(labelbottom=top is bottom)
+            top.locator_params(integer=True)
+            if decay is not None:
+                bottom.bar(range(T), decay[head], width=1, color=figures.BARS)
+                bottom.set(xlim=(-0.5, T - 0.5), ylim=(0, 1.05 * max(1e-6, decay.max())))
+                bottom.set_ylabel(
+                    "" if head % columns else "decay at the token", fontsize=8
+                )
+                bottom.spines[["top", "right"]].set_visible(False)
+                bottom.tick_params(length=0, pad=1, labelsize=8)
+            if labels:
+                # parse_math: a token "$$" is not a formula.
+                font = {
+                    "fontsize": min(8, 180 / T),
+                    "family": "monospace",
+                    "parse_math": False,
+                }
+                bottom.set_xticks(range(T), labels, rotation=90, **font)
+                top.set_yticks(range(T), labels, **font)
     return figure
 
 
@@ -258,10 +264,11 @@ def plot_distances(argv: list[str]) -> None:
         python plot.py distances sandwich sandwich:dimension=32 --out figure10.png
 
     Upper row: the bias B[i, j] of query token i (vertical) and key
-    token j (horizontal) in the last of 12 heads. Lower panel: the bias
-    by distance. --fit N fits a log(1 + d) + b to the first encoding at
-    the N shortest distances d by least squares. Learnable encodings
-    have their initial values.
+    token j (horizontal) in the last of 12 heads, divided by its largest
+    magnitude. Lower panel: the bias by distance. --fit N fits
+    a log(1 + d) + b to the first encoding at the N shortest distances d
+    by least squares. Parameters are untrained: they have their initial
+    values.
 
     Figures 8 to 10 of the Sandwich paper: the last head has the
     compression ratio h = 8. The fitted curve is `sandwich-smoothed`
@@ -270,13 +277,13 @@ def plot_distances(argv: list[str]) -> None:
     positional = "encodings", "positional encodings"
     config = cli.parse(DistancesConfig, argv, inspect.getdoc(plot_distances), positional)
     rows = {pe: bias_by_distance(pe, config.context, HEADS, -1) for pe in config.encodings}
-    lines = [figures.Line(pe, pe, [*enumerate(bias)]) for pe, bias in rows.items()]
+    lines = [figures.Line(pe, [*enumerate(bias)]) for pe, bias in rows.items()]
     if config.fit:
         pe, distances = config.encodings[0], np.log1p(np.arange(config.context))
         a, b = np.polyfit(distances[: config.fit], rows[pe][: config.fit], 1)
         curve = f"{a:.3f} log(1 + d) {b:+.3f}"
         print(f"{pe}: {curve}, fitted to distances 0 to {config.fit - 1:,}")
-        lines.append(figures.Line(f"fit: {curve}", "nope", [*enumerate(a * distances + b)]))
+        lines.append(figures.Line(f"fit: {curve}", [*enumerate(a * distances + b)]))
     with atomic(config.out) as file:
         draw_distances(rows, lines, file)
     print(f"wrote {config.out}")
@@ -310,17 +317,18 @@ def draw_distances(rows: dict[str, np.ndarray], lines: list[figures.Line], file)
     """
     n = len(next(iter(rows.values())))
     heights = (min(3.3, 0.9 + 6 / len(rows)), 3.3)
-    figure = figures.new_figure(sum(heights), f"last of {HEADS} heads, {n:,} tokens")
-    upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
-    all_axes = upper.subplots(1, len(rows), squeeze=False, sharey=True)[0]
-    tokens = np.linspace(0, n - 1, min(n, MATRIX_PIXELS)).astype(int)
-    distances = tokens[:, None] - tokens
-    biases = np.stack([bias[distances.clip(min=0)] for bias in rows.values()])
-    matrices = np.where(distances < 0, np.nan, biases)
-    titles = [figures.short_label(pe).replace(", ", "\n") for pe in rows]
-    draw_matrices(upper, all_axes, matrices, titles, extent=(0, n, n, 0))
-    figures.draw_panel(lower.subplots(), lines, "distance (tokens)", "bias", 10, marker="")
-    figure.savefig(file, format="png")
+    title = f"untrained parameters, last of {HEADS} heads, {n:,} tokens"
+    scale = "colors: bias divided by its largest magnitude in the panel"
+    with figures.new_figure(file, sum(heights), f"{title}\n{scale}") as figure:
+        upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
+        all_axes = upper.subplots(1, len(rows), squeeze=False, sharey=True)[0]
+        tokens = np.linspace(0, n - 1, min(n, MATRIX_PIXELS)).astype(int)
+        distances = tokens[:, None] - tokens
+        biases = [bias / max(1e-30, abs(bias).max()) for bias in rows.values()]
+        matrices = [np.where(distances < 0, np.nan, bias[distances]) for bias in biases]
+        titles = [pe.replace(":", ":\n") for pe in rows]
+        draw_matrices(upper, all_axes, np.stack(matrices), titles, extent=(0, n, n, 0))
+        figures.draw_panel(lower.subplots(), lines, "distance (tokens)", "bias", False)
 
 
 @dataclass
@@ -356,12 +364,12 @@ def plot_losses(argv: list[str]) -> None:
     config = cli.parse(LossesConfig, argv, inspect.getdoc(plot_losses), positional)
     found = [read_run(Path(run)) for run in config.runs]
     runs, setups = [run for run, _ in found], {setup for _, setup in found}
-    lines = [figures.Line(run["run"], run["pe"], run["losses"]) for run in runs]
+    lines = [figures.Line(label_of(run, runs), run["losses"]) for run in runs]
     descriptions = {f"{description}, seed {run['seed']}" for run, (_, description) in found}
     title = f"training loss; one run per line\n{'; '.join(sorted(descriptions))}"
     panels = [("loss (nats)", lines)]
     with atomic(config.out) as file:
-        figures.draw_lines(file, title, panels, "steps", "linear", "linear", marker="")
+        figures.draw_lines(file, title, panels, "steps", "linear", "linear", False)
     print(f"wrote {config.out}")
     if len(setups) > 1:
         differing = " and ".join(sorted(description for _, description in setups))
@@ -373,6 +381,15 @@ def plot_losses(argv: list[str]) -> None:
     path, ((training, _),) = Path(config.out).with_suffix(".json"), setups
     write_json(path, {"metric": "Training loss", "training": training, "runs": runs})
     print(f"record: {path}")
+
+
+def label_of(run: dict, runs: list[dict]) -> str:
+    """Return a run's encoding, with its seed or its name if others have the same one."""
+    for text in ("{pe}", "{pe}, seed {seed}", "{pe}, run {run}"):
+        label = text.format(**run)
+        if sum(text.format(**other) == label for other in runs) == 1:
+            break
+    return label
 
 
 def read_run(run: Path) -> tuple[dict, tuple[str, str]]:

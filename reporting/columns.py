@@ -31,7 +31,11 @@ PAPER_ORDER = (
 )
 # What a label shows next to the encoding, and what else the seeds of
 # one column share.
-LABELS = {"size": "{}", "block_size": "{:,}", "cache_window": "cache {:,}"}
+LABELS = {
+    "size": "{}",
+    "block_size": "trained at {:,}",
+    "cache_window": "last {:,} tokens",  # attention to these only
+}
 RECIPE_KEYS = ("parameters", "step", "objective", "settings", "training_text")
 # What runs must share to be compared, in addition to their settings.
 TRAINING_KEYS = ("size", "block_size", "step", "training_text")
@@ -121,15 +125,15 @@ def make_columns(records: list[dict], key: str, may_differ: Names = ()) -> list[
     """Return the columns of a table, in order; key: of the value in an entry.
 
     A label is the encoding, plus the settings that differ between its
-    columns. If runs still share it, the run's name replaces the
-    encoding, with its folder if several runs have this name.
+    columns. If runs still share it, it ends with the run's name, with
+    its folder if several runs have this name.
     """
     groups = [*_group(in_order(records), setup_of).values()]
-    suffixes = [_label_suffix(group[0], [each[0] for each in groups]) for group in groups]
-    labels = [group[0]["pe"] + end for group, end in zip(groups, suffixes, strict=True)]
+    first = [group[0] for group in groups]
+    labels = [record["pe"] + _label_suffix(record, first) for record in first]
     runs = Counter(record.get("run") for record in records)
     columns = []
-    for label, suffix, group in zip(labels, suffixes, groups, strict=True):
+    for label, group in zip(labels, groups, strict=True):
         pe = group[0]["pe"]
         seeds = {each.get("seed") for each in group}
         if len(seeds) == len(group) and labels.count(label) == 1:
@@ -137,7 +141,7 @@ def make_columns(records: list[dict], key: str, may_differ: Names = ()) -> list[
             continue
         for record in group:
             folder = f"{record.get('folder')}/" if runs[record["run"]] > 1 else ""
-            name = f"{folder}{record['run']}{suffix}"
+            name = f"{label}, run {folder}{record['run']}"
             columns.append(Column(name, pe, [record], key, may_differ))
     return columns
 

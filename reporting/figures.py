@@ -1,52 +1,59 @@
-"""Figures: line plots, a scatter plot of scores.
+"""Figures: lines with error bands by context, written as palette PNGs.
 
-An encoding has the same color in every figure; the others are gray.
-Labels are at the right, connected with their lines. Plots are PNGs,
-written to a file.
+A label has the same color, dashes and marker in every figure. A legend
+at the right lists the labels in the order of the lines' ends.
 """
 
+import contextlib
 import math
-import re
-from collections import Counter
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from evaluation.intervals import Interval
 from reporting.columns import Column, describe_models
 from reporting.tables import cases, describe_setup, speed_sort_key
 
 Points = list[tuple[float, float]]  # (x, y)
-Estimates = tuple[str, Interval, Interval]  # encoding, x, y
 
-COLORS = {
+NAMED = {
     "cable": "#0072b2",
     "alibi": "#d55e00",
     "rope": "#009e73",
     "fox": "#7a5195",
     "kerple": "#e69f00",
     "t5": "#cc79a7",
-    "sandwich": "#56b4e9",
     "nope": "#000000",
-    "learnable": "#8c564b",
     "sinusoidal": "#9a9a00",
+    "sandwich": "#56b4e9",
     "fire": "#e31a1c",
+    "rope, last 256 tokens": "#7cc242",
+    "k-cable": "#a58bff",
+    "learnable": "#8c564b",
+    "t5-clip": "#ff4fa3",
+    "rope+cable": "#17375e",
+    "cable-nw": "#2ec4b6",
+    "rope+fox": "#4a148c",
+    "kerple-power": "#f4877d",
 }
-GRAY = "#8c8c8c"
-LINE_STYLES = ("-", "--", ":", "-.")  # of lines of one color, in turn
+COLORS = (*NAMED.values(), "#1b5e20", "#98004f")
+DASHES = ("-", "--", "-.", ":")
+MARKERS = "osD^vPX*"
+SHARED = COLORS[3:]  # of labels without a color of their own
+SALT = 141029  # of their hashes: no two labels of a committed figure have the same one
 DOTTED = {"color": "0.6", "linestyle": ":", "linewidth": 1.2}
+BARS = "#8c8c8c"  # of a bar chart
 WIDTH = 8  # inches
-DPI = 150
-LABEL_HEIGHT = 0.17  # inches between two labels
+DPI = 120
+LABEL_HEIGHT = 0.19  # inches per line of a legend
+MANY_POINTS = 500  # a line of more is solid
 # Lines below this multiple of the lowest value at every length get a
 # close-up.
 CLOSE = 1.15
 MIN_CLOSE_LINES = 3
 MIN_FRACTION = 0.001  # of a gradient that is drawn
 MAX_DRAWN = 1e12  # larger perplexities are only in the table
-FLOOR = 0.01  # percent of recall: lower values are drawn here
-WIDEST = 1.6  # multiple of the lowest perplexity: higher ones are drawn here
 BANDS = "bands: ± standard deviation over seeds, or standard error of one seed"
 
 
@@ -55,17 +62,39 @@ class Line:
     """A labeled line of a plot. A line without points is not drawn."""
 
     label: str
-    pe: str
-    """encoding, which has the color"""
     points: Points = field(default_factory=list)
     errors: Points = field(default_factory=list)
     """height of the error band below and above each point; NaN: no band"""
 
     def add(self, x: float, y: float, *errors: float | None) -> None:
         """Add a point with its error, or those below and above; None: no error."""
-        known = [math.nan if error is None else error for error in errors or (None,)]
+        known = [math.nan if error is None else error for error in errors]
         self.points.append((x, y))
         self.errors.append((known[0], known[-1]))
+
+
+def styles(labels: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return {label: color, linestyle, marker}, distinct and equal in every figure.
+
+    A label without a color of its own gets one by its hash. If another
+    label of the figure has it, it gets the next free one.
+    """
+    names, total = [*NAMED], len(COLORS)
+    free, found = [], {}
+    for place, label in enumerate(
+        sorted({*labels}, key=lambda label: (label not in NAMED, label))
+    ):
+        first = zlib.crc32(f"{SALT} {label}".encode()) % len(SHARED) + total - len(SHARED)
+        if label in NAMED:
+            first = names.index(label)
+        free = free or [*range(total)]
+        number = (first + min((each - first) % total for each in free)) % total
+        free.remove(number)
+        turn = place // total  # colors are used again, with other dashes and markers
+        dashes = DASHES[(number // len(MARKERS) + turn) % len(DASHES)]
+        marker = MARKERS[(number + turn) % len(MARKERS)]
+        found[label] = {"color": COLORS[number], "linestyle": dashes, "marker": marker}
+    return found
 
 
 def by_length(
@@ -84,7 +113,7 @@ def by_length(
     """
     lines = []
     for column in columns:
-        lines.append(line := Line(column.label, column.pe))
+        lines.append(line := Line(column.label))
         for length in column.lengths():
             mean = column.mean(length)
             if mean is not None and mean <= MAX_DRAWN:
@@ -93,8 +122,9 @@ def by_length(
     close = _close_to_lowest(lines)
     number = sum(bool(line.points) for line in close)
     if close_up and MIN_CLOSE_LINES <= number < len(lines):
-        panels.append((y_label, close))
-    title = f"{describe_models(columns)}\n{BANDS}"
+        panels.append((f"{y_label}, close-up", close))
+    has_bands = not all(np.isnan(line.errors).all() for line in lines)
+    title = describe_models(columns) + (f"\n{BANDS}" if has_bands else "")
     trained_at = {column.trained_at for column in columns}
     draw_lines(file, title, panels, x_label, y_scale, trained_at=trained_at, **options)
 
@@ -107,7 +137,7 @@ def _close_to_lowest(lines: list[Line]) -> list[Line]:
     for line in lines:
         points = [(x, y) for x, y in line.points if y < CLOSE * lowest[x]]
         is_close = len(points) == len(lowest)
-        close.append(line if is_close else Line(line.label, line.pe))
+        close.append(line if is_close else Line(line.label))
     return close
 
 
@@ -123,7 +153,7 @@ def cumulative_gradient(columns: list[Column], file) -> None:
     level = 1 - columns[0].records[0]["protocol"]["held"]
     y_label = "fraction of the gradient further back"
     x_label = "tokens back (field: to the dotted line)"
-    by_length(curves, file, y_label, x_label=x_label, marker="", level=level)
+    by_length(curves, file, y_label, x_label=x_label, has_markers=False, level=level)
 
 
 def gradient_further_back(record: dict) -> dict:
@@ -148,55 +178,17 @@ def speeds(result: dict, file) -> None:
     names = {name for _, name, _ in cases(result) if not name.endswith(" dense")}
     panels = [("tokens/s", []), ("memory (MB)", [])]
     for name in sorted(names, key=speed_sort_key):
-        throughput, memory = (Line(name, name.partition(" ")[0]) for _ in panels)
+        throughput, memory = Line(name), Line(name)
         for context, case, entry in cases(result):
             if entry and case == name:
                 rate = entry["tokens_per_second"]
                 low, high = entry["tokens"] / np.quantile(entry["seconds"], (0.75, 0.25))
                 throughput.add(context, rate, rate - low, high - rate)
-                memory.add(context, entry["memory"] / 1e6)
+                memory.add(context, entry["memory"] / 1e6, None)
         for (_, lines), line in zip(panels, (throughput, memory), strict=True):
             lines.append(line)
     note = f"medians of {result['repeats']} rounds; bands: quartiles"
-    title = f"{describe_setup(result)}\n{note}"
-    draw_lines(file, title, panels, "context (tokens)")
-
-
-def scatter(points: list[Estimates], file, x_label: str, y_label: str, title: str) -> None:
-    """Plot intervals as error bars, on logarithmic axes.
-
-    Triangles: x is above WIDEST times the lowest (printed with the
-    label), or y is below FLOOR.
-    """
-    limit = WIDEST * min(x.estimate for _, x, _ in points)
-    figure = new_figure(5, title)
-    axes = figure.subplots()
-    axes.set(xscale="log", yscale="log")
-    ends = []
-    for pe, x, y in points:
-        color, marker, label = COLORS.get(pe, GRAY), "o", short_label(pe)
-        at = min(x.estimate, limit), max(y.estimate, FLOOR)
-        if x.estimate > limit:
-            label, marker = f"{label} ({x.estimate:,.3g})", ">"
-        if y.estimate < FLOOR:
-            marker = "v"
-        bars = error_bar(y, at[1], FLOOR), error_bar(x, at[0], highest=limit)
-        y_bar, x_bar = np.reshape(bars, (2, 2, 1))
-        axes.errorbar(*at, y_bar, x_bar, marker, color=color, capsize=2, lw=0.8)
-        ends.append((label, color, at))
-    axes.set_ylim(bottom=0.8 * FLOOR)
-    finish(axes, x_label, y_label, ends)
-    figure.savefig(file, format="png")
-
-
-def error_bar(
-    interval: Interval, drawn: float, lowest: float = 0, highest: float = math.inf
-) -> tuple[float, float]:
-    """Return a bar's lengths below and above, within limits; NaN: no bar."""
-    if interval.low is None or interval.high is None:
-        return math.nan, math.nan
-    low, high = max(interval.low, lowest), min(interval.high, highest)
-    return max(drawn - low, 0), max(high - drawn, 0)
+    draw_lines(file, f"{describe_setup(result)}\n{note}", panels, "context (tokens)")
 
 
 def draw_lines(
@@ -206,8 +198,7 @@ def draw_lines(
     x_label: str,
     y_scale: str = "log",
     x_scale: str = "log",
-    x_base: int = 2,
-    marker: str = "o",
+    has_markers: bool = True,
     level: float | None = None,
     trained_at: Iterable[float] = (),
 ) -> None:
@@ -216,72 +207,77 @@ def draw_lines(
     level, trained_at: dotted lines at this height and at these lengths.
     """
     heights = [max(3.6, 1 + LABEL_HEIGHT * len(lines)) for _, lines in panels]
-    figure = new_figure(sum(heights) + 0.5, title)
-    all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (y_label, lines) in zip(all_axes, panels, strict=True):
-        axes.set(xscale=x_scale, yscale=y_scale)
-        places = {x for line in lines for x, _ in line.points}.union(trained_at)
-        if x_scale == "log" and len(places) == 1:  # Matplotlib would divide by zero
-            axes.set_xlim(min(places) / 2, 2 * max(places))
-        if level is not None:
-            axes.axhline(level, **DOTTED)
-        for length in trained_at:
-            axes.axvline(length, **DOTTED)
-            font = {"ha": "center", "va": "bottom", "fontsize": 8, "color": "0.4"}
-            place = axes.get_xaxis_transform()
-            axes.text(length, 1, "training length", font, transform=place)
-        draw_panel(axes, lines, x_label, y_label, x_base, marker)
-    figure.savefig(file, format="png")
+    with new_figure(file, sum(heights) + 0.5, title) as figure:
+        all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
+        for axes, (y_label, lines) in zip(all_axes, panels, strict=True):
+            axes.set(xscale=x_scale, yscale=y_scale)
+            places = {x for line in lines for x, _ in line.points}.union(trained_at)
+            if x_scale == "log" and len(places) == 1:  # Matplotlib would divide by zero
+                axes.set_xlim(min(places) / 2, 2 * max(places))
+            if level is not None:
+                axes.axhline(level, **DOTTED)
+            for length in trained_at:
+                axes.axvline(length, **DOTTED)
+                font = {"ha": "center", "va": "bottom", "fontsize": 8, "color": "0.4"}
+                place = axes.get_xaxis_transform()
+                axes.text(length, 1, "training length", font, transform=place)
+            draw_panel(axes, lines, x_label, y_label, has_markers)
 
 
-def draw_panel(axes, lines: list[Line], x_label: str, y_label: str, base: int, marker: str):
+def draw_panel(
+    axes, lines: list[Line], x_label: str, y_label: str, has_markers: bool
+) -> None:
     """Draw lines with their errors as bands, or as bars of single points."""
-    used, ends = Counter(), []
+    style_of, handles = styles(line.label for line in lines), []
     for line in lines:
-        color = COLORS.get(line.pe, GRAY)
-        pattern = LINE_STYLES[used[color] % len(LINE_STYLES)]
-        used[color] += 1
         if not line.points:
             continue
         x, y = np.transpose(line.points)
-        axes.plot(x, y, color=color, linestyle=pattern, marker=marker, markersize=4)
-        ends.append((short_label(line.label), color, (x[-1], y[-1])))
+        style = {"label": line.label, "markersize": 4} | style_of[line.label]
+        style |= {} if has_markers else {"marker": ""}
+        style |= {"linestyle": "-", "linewidth": 0.8} if len(x) > MANY_POINTS else {}
+        handles += axes.plot(x, y, **style)
         if not np.isnan(line.errors).all():
             below, above = np.transpose(line.errors)
             low = np.maximum(y - below, y / 10) if axes.get_yscale() == "log" else y - below
             if len(x) > 1:
-                axes.fill_between(x, low, y + above, color=color, alpha=0.15, linewidth=0)
+                axes.fill_between(x, low, y + above, color=style["color"], alpha=0.12, lw=0)
             else:
-                axes.vlines(x, low, y + above, color=color, linewidth=1)
-    finish(axes, x_label, y_label, ends, base)
+                axes.vlines(x, low, y + above, color=style["color"], linewidth=1)
+    handles.sort(key=lambda handle: -handle.get_ydata()[-1])
+    outside = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}
+    legend = axes.legend(handles=handles, fontsize=9, handlelength=3, **outside)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    finish(axes, x_label, y_label)
 
 
-def short_label(label: str) -> str:
-    """Return a label with options in words: "cable, 50% of heads", "rope:75%+fox"."""
-    label = re.sub(":heads_percent=([0-9]+)", r":\1%", label)
-    if re.search("[+@]", label):
-        return label
-    label = re.sub("[:,](?! )", ", ", label)
-    return label.replace("=", " ").replace("%", "% of heads")
+@contextlib.contextmanager
+def new_figure(file, height: float, title: str) -> Iterator:
+    """Yield an empty figure, which is written at the end; height: inches.
 
-
-def new_figure(height: float, title: str):
-    """Return an empty figure with a title at the left; height: inches."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", parse_math=False, wrap=True, fontsize=10)
-    return figure
-
-
-def finish(axes, x_label: str, y_label: str, ends, x_base: int = 10) -> None:
-    """Set labels, ticks and grid of a plot whose limits are final.
-
-    ends: (label, color, (x, y)) of lines, labeled at the right. x_base:
-    of a logarithmic scale.
+    Without the user's settings of Matplotlib, and with 256 colors.
     """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from PIL import Image
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
+        figure.suptitle(title, x=0.01, ha="left", parse_math=False, wrap=True, fontsize=10)
+        yield figure
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+        image.quantize(dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+
+
+def finish(axes, x_label: str, y_label: str) -> None:
+    """Set labels, ticks and grid of a plot whose limits are final."""
     axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
-    for axis, label, base in ((axes.xaxis, x_label, x_base), (axes.yaxis, y_label, 10)):
+    for axis, label, base in ((axes.xaxis, x_label, 2), (axes.yaxis, y_label, 10)):
         is_log = axis.get_scale() == "log"
         axis.set_label_text(f"{label}, log scale" if is_log else label)
         axis.set_major_formatter("{x:,.10g}")
@@ -289,15 +285,6 @@ def finish(axes, x_label: str, y_label: str, ends, x_base: int = 10) -> None:
             _set_ticks(axis, base)
     axes.grid(axis="y", color="0.92")
     axes.spines[["top", "right"]].set_visible(False)
-    to_axes = axes.transData + axes.transAxes.inverted()
-    ordered = sorted(ends, key=lambda end: end[2][1])
-    gap = LABEL_HEIGHT * DPI / axes.bbox.height
-    heights = spread([to_axes.transform(point)[1] for _, _, point in ordered], gap)
-    for (label, color, point), height in zip(ordered, heights, strict=True):
-        arrow = {"arrowstyle": "-", "color": color, "linewidth": 0.5, "relpos": (0, 0.5)}
-        font = {"color": color, "fontsize": 9, "parse_math": False, "va": "center"}
-        at = {"xytext": (1.05, height), "textcoords": "axes fraction"}
-        axes.annotate(label, point, **at, **font, arrowprops=arrow)
 
 
 def _set_ticks(axis, base: int) -> None:
@@ -314,10 +301,3 @@ def _set_ticks(axis, base: int) -> None:
     axis.set_minor_locator(ticker.NullLocator())
     if high >= 1e6:
         axis.set_major_formatter(ticker.EngFormatter(sep=""))
-
-
-def spread(heights: list[float], gap: float) -> np.ndarray:
-    """Return ascending heights at least a gap apart, below 1 if they fit."""
-    steps = gap * np.arange(len(heights))
-    above_steps = np.maximum.accumulate(np.maximum(heights, 0) - steps)
-    return np.minimum(above_steps, max(0, 1 - gap * (len(heights) - 1))) + steps

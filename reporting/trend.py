@@ -141,22 +141,17 @@ def table(trends: list[Trend], rungs: Sequence[Rung]) -> Table:
 
 
 def plot(trends: list[Trend], rungs: Sequence[Rung], file) -> None:
-    """Plot the claims measured on at least two rungs, or all if none is.
-
-    A claim on cable has the color of what cable is compared with.
-    """
+    """Plot the claims measured on at least two rungs, or all if none is."""
     lines = []
     for claim, ratios in trends:
-        pe = claim.encoding
-        if pe == "cable" and claim.others:
-            pe = claim.others[0]
-        lines.append(line := figures.Line(claim.wording, pe))
+        lines.append(line := figures.Line(claim.wording))
         for rung, ratio in zip(rungs, ratios, strict=True):
             if ratio:
-                errors = figures.error_bar(ratio, ratio.estimate)
+                low, high = ratio.low, ratio.high
+                errors = low and ratio.estimate - low, high and high - ratio.estimate
                 line.add(rung.parameters, ratio.estimate, *errors)
     most = max(len(line.points) for line in lines)
     shown = [line for line in lines if len(line.points) >= min(most, 2)]
     title = "ratios with 95% intervals; sizes differ in text and training length (trend.md)"
     panels = [("ratio (1: no effect)", shown)]
-    figures.draw_lines(file, title, panels, "parameters", level=1, x_base=10)
+    figures.draw_lines(file, title, panels, "parameters", level=1)

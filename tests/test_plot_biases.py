@@ -1,5 +1,7 @@
 """Plots of biases: files, content, and errors."""
 
+import io
+
 from runtime import checkpoints
 
 import numpy as np
@@ -20,9 +22,9 @@ def test_content_of_the_plot(trained, tmp_path, monkeypatch):
     """--tokens reads the data; up to 40 tokens are labeled; --mean is relative to the largest."""
     plotted = {}
 
-    def note(matrices, decay, labels, title):
+    def note(file, matrices, decay, labels, title):
         plotted.update(matrices=matrices, decay=decay, labels=labels)
-        return draw(matrices, decay, labels, title)
+        return draw(file, matrices, decay, labels, title)
 
     draw = plot.draw_heads
     monkeypatch.setattr(plot, "draw_heads", note)
@@ -44,7 +46,7 @@ def test_imported_weights_have_no_data_and_no_seed(trained, tmp_path, monkeypatc
     checkpoint["config"] |= {"data": None, "seed": None}
     titles, draw = [], plot.draw_heads
     monkeypatch.setattr(plot, "load_model", lambda *_, **__: (model, checkpoint))
-    monkeypatch.setattr(plot, "draw_heads", lambda *all_: titles.append(all_[3]) or draw(*all_))
+    monkeypatch.setattr(plot, "draw_heads", lambda *all_: titles.append(all_[-1]) or draw(*all_))
     # Dollar signs are no formulas.
     plot.main(
         ["biases", str(trained("cable")), "--text", "a $$ \\$", "--out", str(tmp_path / "a.png")]
@@ -55,7 +57,8 @@ def test_imported_weights_have_no_data_and_no_seed(trained, tmp_path, monkeypatc
 def test_heads_share_a_color_scale_that_is_white_at_zero():
     """A head with a tenth of the bias is paler. Labels of keys are vertical."""
     bias = np.where(np.tri(3, dtype=bool), -np.arange(9.0).reshape(3, 3), np.nan)
-    figure = plot.draw_heads(np.stack([bias, bias / 10]), None, ["a", "bc", "␣long"], "title")
+    matrices, labels = np.stack([bias, bias / 10]), ["a", "bc", "␣long"]
+    figure = plot.draw_heads(io.BytesIO(), matrices, None, labels, "title")
     images = [image for axes in figure.axes for image in axes.images]
     assert [image.get_clim() for image in images] == [(-8, 8)] * 2
     assert images[0].to_rgba(np.zeros(1))[0] == pytest.approx([1, 1, 1, 1], abs=0.05)

@@ -38,12 +38,22 @@ def test_losses_are_read_from_the_logs(trained, finetuned, tmp_path, monkeypatch
     tuned = finetuned([[1, 3.0], [2, 2.5], [3, 2.25]])
     out = ("--out", str(tmp_path / "a.png"))
     plot.main(["losses", str(trained("alibi")), str(tuned), *out])
-    assert len(plotted["alibi"]) == 3 and plotted["tuned"] == [[1, 3.0], [2, 2.5], [3, 2.25]]
+    assert len(plotted["alibi"]) == 3 and plotted["cable"] == [[1, 3.0], [2, 2.5], [3, 2.25]]
     assert not (tmp_path / "a.json").exists()  # pretraining and fine-tuning are not comparable
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     (tuned / "finetune.json").write_text(json.dumps(FINETUNING))
     (line,) = refused(plot.main, "losses", tuned, *out)
     assert "has no training losses: remove it" in line
+
+
+@pytest.mark.parametrize(
+    "seeds, labels",
+    [((1, 2), ["alibi, seed 1", "alibi, seed 2"]), ((1, 1), ["alibi, run a", "alibi, run b"])],
+)
+def test_labels_name_the_encoding(seeds, labels):
+    runs = [{"run": name, "pe": "alibi", "seed": n} for name, n in zip("ab", seeds, strict=True)]
+    runs.append({"run": "c", "pe": "rope", "seed": 1})
+    assert [plot.label_of(run, runs) for run in runs] == [*labels, "rope"]
 
 
 def test_the_record_of_training_losses_makes_a_report(trained, finetuned, tmp_path, capsys):

@@ -1,14 +1,15 @@
-"""Plots: which lines are drawn, with which labels and values; error bars; round numbers on axes."""
+"""Plots: which lines are drawn, with which labels, colors and values; round numbers on axes."""
 
+import io
 import math
 import re
 
+import matplotlib
 import pytest
 from test_report import record
 
-from evaluation.intervals import Interval
 from reporting import figures
-from reporting.columns import make_columns
+from reporting.columns import in_order, make_columns
 
 
 @pytest.fixture
@@ -42,47 +43,69 @@ def labels_of(panel):
     ],
 )
 def test_ticks_are_round_numbers(low, high, labels):
-    axes = figures.new_figure(4, "title").subplots()
-    axes.plot([1, 2], [low, high])
-    axes.set_yscale("log")
-    figures.finish(axes, "x", "y", [])
-    axes.figure.draw_without_rendering()
+    with figures.new_figure(io.BytesIO(), 4, "title") as figure:
+        axes = figure.subplots()
+        axes.plot([1, 2], [low, high])
+        axes.set_yscale("log")
+        figures.finish(axes, "x", "y")
     assert labels <= {text.get_text() for text in axes.get_yticklabels()}
 
 
-@pytest.mark.parametrize(
-    "pe, label",
-    [
-        ("cable:heads_percent=50, 512", "cable, 50% of heads, 512"),
-        ("rope+cable@1_cable:heads_percent=50@1", "rope+cable@1_cable:50%@1"),
-        ("yarn:ramp=released,factor=16", "yarn, ramp released, factor 16"),
-        ("window:w=64+rope", "window:w=64+rope"),
-    ],
-)
-def test_labels_are_short(pe, label):
-    assert figures.short_label(pe) == label
+@pytest.fixture
+def legends(monkeypatch):
+    """[[(label, color, linestyle, marker)]] of the legend of every panel that is drawn."""
+    found, finish = [], figures.finish
+
+    def note(axes, *arguments):
+        finish(axes, *arguments)
+        texts = [text.get_text() for text in axes.get_legend().get_texts()]
+        lines = {line.get_label(): line for line in axes.get_lines()}
+        styles = ((each, lines[each]) for each in texts)
+        found.append([(n, x.get_color(), x.get_linestyle(), x.get_marker()) for n, x in styles])
+
+    monkeypatch.setattr(figures, "finish", note)
+    return found
 
 
-def test_a_line_has_the_color_of_its_encoding_in_every_figure(tmp_path, monkeypatch):
-    """In the order of the paper or alone, and in a scatter plot; others are gray, with labels."""
-    drawn = []
-    monkeypatch.setattr(figures, "finish", lambda *arguments: drawn.append(arguments[3]))
+def test_an_encoding_has_one_color_in_every_figure(legends, tmp_path):
+    """Alone or with others, in all kinds of plots, and with other attention."""
     records = [record(pe, {256: 4.0, 512: 4.0}) for pe in ("cable", "rope", "rope+cable")]
+    records += [records[1] | {"cache_window": 256}]
     plot(records, tmp_path / "a.png")
-    plot(records[1:], tmp_path / "a.png")
-    value = Interval(3.0, 2.0, 4.0)
-    figures.scatter([("rope", value, value)], tmp_path / "a.png", "x", "y", "title")
-    colors = [{label: color for label, color, _ in ends} for ends in drawn]
-    both = {"rope": figures.COLORS["rope"], "rope+cable": figures.GRAY}
-    assert colors == [{"cable": figures.COLORS["cable"]} | both, both, {"rope": both["rope"]}]
+    plot(records[:0:-1], tmp_path / "a.png")
+    entry = {"tokens_per_second": 9.0, "tokens": 9, "seconds": [1.0, 1.1], "memory": 1}
+    result = {"repeats": 2, "model": "tiny", "dtype": "float32", "device": "cpu", "compile": False}
+    result["contexts"] = {length: {"rope": entry, "cable": entry} for length in ("256", "512")}
+    figures.speeds(result, tmp_path / "a.png")
+    panel = [("loss", [figures.Line("rope+cable", [(1, 2.0), (2, 1.0)])])]
+    figures.draw_lines(tmp_path / "a.png", "title", panel, "steps", "linear", "linear")
+    colors = [{label: color for label, color, *_ in legend} for legend in legends]
+    labels = {"cable", "rope", "rope+cable", "rope, last 256 tokens"}
+    assert {*colors[0]} == labels and len({*colors[0].values()}) == 4
+    assert all(colors[0].items() >= others.items() for others in colors) and len(colors) == 5
 
 
-def test_labels_do_not_overlap():
-    """Those at one height are spread around it, within the plot as far as they fit."""
-    heights = figures.spread([0.0, 0.5, 0.5, 0.99, 1.0], 0.1)
-    assert all(b - a > 0.099 for a, b in zip(heights, heights[1:], strict=False))
-    assert heights[0] == 0 and heights[1] == 0.5 and heights[-1] == pytest.approx(1)
-    assert figures.spread([0.2] * 3, 0.6) == pytest.approx([0.0, 0.6, 1.2])
+def test_every_curve_of_a_figure_has_its_own_style(legends, tmp_path):
+    """Twenty have different colors, and sixty another color, dashes or marker."""
+    names = [f"sandwich:dimension={2 * n}" for n in range(1, 56)]
+    names = ["cable", "rope", "nope", "my-plugin", "rope+cable@1_cable", *names]
+    for count in (20, 60):
+        records = [record(pe, {256: 4.0, 512: 4.0}) for pe in names[:count]]
+        plot(records, tmp_path / "a.png")
+        assert [label for label, *_ in legends[-1]] == [each["pe"] for each in in_order(records)]
+        assert len({(*style,) for _, *style in legends[-1]}) == len(records)
+    assert len({color for _, color, *_ in legends[0]}) == 20
+    assert legends[1][0][1:] == legends[0][0][1:]  # cable's
+
+
+def test_a_user_with_other_settings_gets_the_same_picture(tmp_path):
+    """Also with LaTeX, which most machines lack, and with names like formulas."""
+    records = [record("cable", {256: 4.0, 512: 4.0}, run=name) for name in ("$a_$", "$$")]
+    plot(records, tmp_path / "a.png")
+    with matplotlib.rc_context({"text.usetex": True, "lines.linewidth": 9}):
+        plot(records, tmp_path / "b.png")
+        assert matplotlib.rcParams["text.usetex"]
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
 def test_close_up_has_the_lines_near_the_lowest(drawn, tmp_path):
@@ -122,15 +145,3 @@ def test_lines_have_the_deviation_over_seeds(drawn, tmp_path):
 @pytest.mark.filterwarnings("error")
 def test_a_single_length_has_an_axis(tmp_path):
     plot([record("cable", {256: 4.0}), record("rope", {256: 5.0})], tmp_path / "plot.png")
-
-
-def test_error_bars_of_a_scatter_plot_end_at_its_limits(tmp_path):
-    interval = Interval(3.0, -1.0, 9.0)
-    assert figures.error_bar(interval, 3.0) == (3.0, 6.0)
-    assert figures.error_bar(interval, 3.0, lowest=2.0, highest=4.0) == (1.0, 1.0)
-    assert figures.error_bar(interval, 4.0, highest=4.0) == (4.0, 0.0)  # drawn at the edge
-    assert all(map(math.isnan, figures.error_bar(Interval(3.0), 3.0)))
-    points = [("cable", Interval(4.0, 4.0, 4.0), Interval(-0.1, -0.2, 0.1))]
-    points += [("rope", Interval(14.0, 12.0, 16.0), Interval(0.9, 0.1, 1.7))]
-    figures.scatter(points, tmp_path / "plot.png", "x", "y", "title")
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

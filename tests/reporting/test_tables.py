@@ -34,7 +34,9 @@ def test_runs_with_another_recipe_are_not_seeds_of_one_column():
         ("plugin", {"a.py": "1"}),
     ):
         columns = columns_of([first, {**second, name: value}])
-        labels = ["cable", "cable, lr 0.001"] if name == "settings" else ["a", "b"]
+        labels = ["cable, run a", "cable, run b"]
+        if name == "settings":
+            labels = ["cable", "cable, lr 0.001"]
         assert [column.label for column in columns] == labels
         assert all(len(column.records) == 1 for column in columns)
 
@@ -93,9 +95,12 @@ def test_labels_name_what_differs():
     """Runs of one seed by name, of one name by folder; settings, sizes, lengths and caches."""
     named = [record("cable", {256: 4.0}, run=run) for run in ("lr1", "lr2")]
     named.append(record("rope", {256: 5.0}))
-    assert table_of(named).cells[0] == ["context", "lr1", "lr2", "rope"]
+    assert table_of(named).cells[0] == ["context", "cable, run lr1", "cable, run lr2", "rope"]
     folders = [record("cable", {256: 4.0}, seed=1) | {"folder": f"lr{n}"} for n in (1, 2)]
-    assert [column.label for column in columns_of(folders)] == ["lr1/cable", "lr2/cable"]
+    assert [column.label for column in columns_of(folders)] == [
+        "cable, run lr1/cable",
+        "cable, run lr2/cable",
+    ]
     other = [
         record("cable", {256: 4.0}, block_size=512),
         record("cable", {256: 4.1}),
@@ -104,7 +109,8 @@ def test_labels_name_what_differs():
         record("alibi", {256: 4.0}) | {"size": "tiny"},
         record("alibi", {256: 4.0}) | {"size": "small"},
     ]
-    labels = "cable, 512; cable, 256; alibi, tiny; alibi, small; rope; rope, cache 2,048"
+    labels = "cable, trained at 512; cable, trained at 256; alibi, tiny; alibi, small; rope; "
+    labels += "rope, last 2,048 tokens"
     assert [column.label for column in columns_of(other)] == labels.split("; ")
 
 
