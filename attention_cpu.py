@@ -16,7 +16,7 @@ import attention
 from attention import MaskSpec
 from operators.elementary import register
 
-# Limits of calls: tokens, and logits (results/bench/attention/); of
+# Limits of calls: tokens, and logits (results/bench/attention.jsonl); of
 # blocks: queries, and logits per thread, which fit into the cache.
 BATCHED_TOKENS = 1024
 BATCHED_LOGITS = 2**26
