@@ -31,9 +31,8 @@ from evaluation.intervals import Interval
 from evaluation.measures import MEASURES
 from evaluation.record_schema import read_records
 from evaluation.significance import explain_marks, paired_test
-from reporting.claims.claim import NOT_COMPARABLE, printed_interval
-from reporting.claims.quantities import compare
 from reporting.columns import Column, describe_differences, make_columns, read_may_differ
+from reporting.comparisons import compare, printed_interval
 from reporting.formatting import MISSING, Table, mean_and_deviation
 from reporting.metrics import PERPLEXITY, describe_protocol, metric_of
 
@@ -87,7 +86,7 @@ def compare_at(length: int, first: Column, *others: Column) -> list[dict[str, st
         ratio = compare((first, other), (length, length), MEASURES["perplexity"])
         if ratio is None:
             continue
-        text, p = NOT_COMPARABLE, MISSING
+        text, p = "not comparable", MISSING
         if isinstance(ratio, Interval):
             text = printed_interval(ratio, digits=4, one_seed=True)
             test = paired_test(*by_seed)

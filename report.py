@@ -1,4 +1,4 @@
-"""Turn records into tables, plots and verdicts on the papers' claims.
+"""Turn records into tables and plots.
 
     python report.py runs/quickstart/*/eval_*.json --out_dir runs/quickstart
     python report.py runs/medium/*/eval_*.json --out_dir results/medium \\
@@ -12,7 +12,7 @@ with a caption) and CSV:
 perplexity       eval_extrapolation.py, with a plot. With --within_documents also
                  context_gain, what long context saves
 recall           eval_recall.py, with a plot
-receptive_field  eval_receptive_field.py, with plots. Verdicts need perplexities
+receptive_field  eval_receptive_field.py, with plots
 retrieval        retrieval.evaluate, with a plot
 losses           plot.py losses: final and mean training loss
 hellaswag        eval_hellaswag.py
@@ -23,25 +23,10 @@ training_lengths perplexity of runs of different training length, and their
                  `bench.py train`
 
 Runs that differ only in their seed become one column, mean ± standard
-deviation. Runs that differ in more than encoding and seed are not
-compared, except in the settings of --may_differ. Each data set and each
+deviation. A line above the table names what else differs,
+except the settings of --may_differ. Each data set and each
 protocol gets its own table. --paper adds the numbers that a paper
 printed.
-
-A verdict holds, fails or is not decided by the 95% interval of what was
-measured (docs/evaluation.md). Runs of fewer than 50 steps get no
-verdicts. All are printed, and written to verdicts.csv.
-
-    python report.py --index results --out_dir results
-
-writes an index page of the papers' claims, claims.md, from all
-verdicts.csv in a folder, with links to the tables.
-
-    python report.py --trend results/reproduction results/ladder/*/ \\
-        --out_dir results/ladder
-
-writes trend.md and trend.png: the claims' effects by number of
-parameters.
 
     python report.py --all --check
 
@@ -56,9 +41,7 @@ import io
 import shlex
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,9 +53,7 @@ import yaml
 from errors import InputError
 from evaluation import measures
 from evaluation.record_schema import read_records
-from reporting import figures, metrics, paper, tables, trend
-from reporting.claims import index, judges, paper_tables
-from reporting.claims.claim import Verdict, has_verdicts
+from reporting import figures, metrics, paper, paper_tables, tables
 from reporting.columns import (
     describe_differences,
     differing_texts,
@@ -81,9 +62,9 @@ from reporting.columns import (
     make_columns,
     read_may_differ,
 )
-from reporting.formatting import Folder, Table, escape_markdown
+from reporting.formatting import Folder, escape_markdown
 from reporting.metrics import METRICS, PERPLEXITY, SPEED, Metric
-from reporting.paper import Printed
+from reporting.paper import TRAINING_LENGTHS, Printed
 
 ROOT = Path(__file__).parent
 
@@ -98,11 +79,6 @@ class Config:
     """table in results/paper/index.csv whose numbers are shown as well"""
     out_dir: str = "results/mine"
     """folder for the tables and plots"""
-    index: bool = False
-    """write the index page of claims; the arguments are folders of reports"""
-    trend: bool = False
-    """write the trend of the claims over model sizes; the arguments are records
-    or their folders"""
     all: bool = False
     """make every committed table and plot (results/reports.yaml)"""
     check: bool = False
@@ -110,68 +86,22 @@ class Config:
     may_differ: str = ""
     """settings that were tuned for each run, or are the subject of the
     comparison, as in lr,block_size"""
-    verdicts: bool = True
-    """judge the papers' claims; false for functional tests"""
 
 
 def main(argv=None):
     positional = "records", "JSON files of evaluations or benchmarks"
     config = cli.parse(Config, argv, __doc__, positional)
-    if config.index + config.trend + config.all > 1:
-        raise InputError("--index, --trend and --all are three reports: use one of them")
     if config.all:
         return make_all(config.check)
     if not config.records:
-        raise InputError("no records or folders given: see python report.py --help")
-    out = Report(config.out_dir, config.verdicts)
-    if config.index:
-        verdicts = index.read_verdicts(config.records)
-        out.add("claims.md", index.claims_page(verdicts, config.out_dir))
-        return out.write()
-    if config.trend:
-        report_trend(config.records, out)
-        return out.write()
+        raise InputError("no records given: see python report.py --help")
+    out = Folder(config.out_dir)
     report_records(config, out)
-    out.write(unless_added=index.FILE)
+    out.write()
 
 
-class Report(Folder):
-    """The files of a report, with its verdicts."""
-
-    def __init__(self, path: str, judges: bool):
-        super().__init__(path)
-        self.judges = judges
-        """whether the report has verdicts"""
-        self.may_differ: tuple[str, ...] = ()
-        """settings in which runs that are compared may differ"""
-        self.verdicts: list[dict] = []
-        """rows of verdicts.csv"""
-
-    def add_section(
-        self,
-        stem: str,
-        table: Table,
-        compared: Table | None = None,
-        verdicts: Sequence[Verdict] = (),
-        records: Sequence[dict] = (),
-        warning: str = "",
-    ) -> None:
-        """Add tables of ours and of a paper; print and count the verdicts on records."""
-        parts = [compared.text()] if compared else []
-        if self.judges and verdicts:
-            sizes = {record["size"] for record in records if record.get("size")}
-            source = {"table": f"{stem}.md", "sizes": " ".join(sorted(sizes))}
-            self.verdicts += [asdict(verdict) | source for verdict in verdicts]
-            print(f"Verdicts of {stem}, with 95% intervals (docs/evaluation.md):")
-            print("\n".join(f"- {verdict}" for verdict in verdicts), end="\n\n")
-            counts = sorted(Counter(verdict.outcome for verdict in verdicts).items())
-            texts = ", ".join(f"{number} {outcome}" for outcome, number in counts)
-            parts.append(f"[Verdicts]({index.FILE}): {texts}.")
-        self.add_table(stem, table, *parts, warning=warning)
-
-
-def report_records(config: Config, out: Report) -> None:
-    """Add tables, plots and verdicts of all records."""
+def report_records(config: Config, out: Folder) -> None:
+    """Add tables and plots of all records."""
     printed = paper.load(config.paper) if config.paper else None
     remedy = "write it with eval_*.py, retrieval.evaluate or bench.py"
     records = [*read_records(config.records, remedy).values()]
@@ -181,7 +111,7 @@ def report_records(config: Config, out: Report) -> None:
         if not matching:
             what = f"{config.paper} holds {printed.metric} of decoders, or of encoders"
             raise InputError(f"{what}, but none of the records does: use another --paper")
-    out.may_differ = read_may_differ(config.may_differ, records)
+    may_differ = read_may_differ(config.may_differ, records)
     found: dict[Metric, list[dict]] = {metric: [] for metric in METRICS.values()}
     for record in records:
         found.setdefault(metrics.metric_of(record), []).append(record)
@@ -189,19 +119,17 @@ def report_records(config: Config, out: Report) -> None:
     accuracies = in_order(found[metrics.ACCURACY])
     if is_generalization:
         report_generalization(found[PERPLEXITY] + accuracies, out)
+    speeds = [record["train"] for record in found[SPEED] if "train" in record]
     for metric, group in found.items():
         if metric.key and group:
-            report_lengths(metric, found, printed, out)
+            report_lengths(metric, group, may_differ, speeds, printed, out)
     if accuracies:
-        out.add_section(metrics.ACCURACY.stem, tables.accuracy_table(accuracies))
+        out.add_table(metrics.ACCURACY.stem, tables.accuracy_table(accuracies))
     for stem, record in numbered(metrics.LOSSES.stem, found[metrics.LOSSES]):
-        verdicts = judges.judge_losses(record)
-        out.add_section(stem, tables.loss_table(record), None, verdicts, record["runs"])
+        out.add_table(stem, tables.loss_table(record))
     for stem, record in numbered(metrics.COMPARISON.stem, found[metrics.COMPARISON]):
-        out.add_section(stem, tables.comparison_table(record))
+        out.add_table(stem, tables.comparison_table(record))
     report_speeds(found[SPEED], printed, out)
-    if out.verdicts:
-        out.add(index.FILE, Table.from_rows(out.verdicts).csv())
 
 
 def numbered(stem: str, items: list) -> list[tuple[str, Any]]:
@@ -211,64 +139,57 @@ def numbered(stem: str, items: list) -> list[tuple[str, Any]]:
     return [(f"{stem}_{number}", item) for number, item in enumerate(items, 1)]
 
 
-def report_trend(paths: list[str], out: Report) -> None:
-    """Add the table and the plot of the claims over model sizes."""
-    rungs = trend.make_rungs(trend.read_records(paths))
-    trends = trend.measure(rungs)
-    out.add_table("trend", trend.table(trends, rungs))
-    if any(any(ratios) for _, ratios in trends):
-        out.add_plot("trend", partial(trend.plot, trends, rungs))
-
-
-def report_generalization(records: list[dict], out: Report) -> None:
+def report_generalization(records: list[dict], out: Folder) -> None:
     """Add the table of results on other data than that of the training."""
     table = paper_tables.generalization_table(records, paper.generalization())
     by_length = [record for record in records if "lengths" in record]
     if differing := differing_texts(by_length):
         names = escape_markdown(", ".join(differing))
         table.caption += f" Models are tested on different text or contexts: {names}."
-    trained = [*filter(has_verdicts, records)]
-    verdicts = judges.judge_generalization(trained, out.may_differ)
-    out.add_section("generalization", table, None, verdicts, records)
+    out.add_table("generalization", table)
 
 
 def report_lengths(
-    metric: Metric, found: dict[Metric, list[dict]], printed: Printed | None, out: Report
+    metric: Metric,
+    records: list[dict],
+    may_differ: tuple[str, ...],
+    speeds: list[dict],
+    printed: Printed | None,
+    out: Folder,
 ) -> None:
-    """Add tables, verdicts and plots for each data set and protocol of a metric."""
-    groups, perplexities = map(group_by_protocol, (found[metric], found[PERPLEXITY]))
-    others = [make_columns(group, PERPLEXITY.key) for group in perplexities]
-    speeds = [record["train"] for record in found[SPEED] if "train" in record]
+    """Add tables and plots for each data set and protocol of a metric.
+
+    speeds: results of `bench.py train`.
+    """
+    groups = group_by_protocol(records)
     for number, group in enumerate(groups, 1):
         data = group[0]["data"]
         suffix = f"_{number}_{data['dataset']}_{data['split']}" if len(groups) > 1 else ""
         matching = printed if printed and metrics.matches_paper(printed, group[0]) else None
-        columns = make_columns(group, metric.key, out.may_differ)
+        columns = make_columns(group, metric.key, may_differ)
         marks, caption = paper_tables.seed_marks(columns, matching)
-        trained = [column for column in columns if has_verdicts(column.records[0])]
-        warning, differences = describe_differences(trained, out.may_differ, by_model=True)
+        warning, differences = describe_differences(columns, may_differ, by_model=True)
         table, stem = metric.table(columns, marks), f"{metric.stem}{suffix}"
         table.caption += caption + differences
         compared = matching and paper_tables.paper_comparison(columns, matching, marks)
-        verdicts = []
-        if metric.judge and trained:
-            verdicts = metric.judge(trained, printed=matching, perplexities=others)
-        out.add_section(stem, table, compared, verdicts, group, warning)
-        if metrics.entries_of(group):
-            out.add_plot(stem, partial(metric.plot, columns))
-        if metric is metrics.RECEPTIVE_FIELD and metrics.entries_of(group):
+        out.add_table(
+            stem, table, *([compared.text()] if compared else []), warning=warning
+        )
+        if not metrics.entries_of(group):
+            continue
+        out.add_plot(stem, partial(metric.plot, columns))
+        if metric is metrics.RECEPTIVE_FIELD:
             draw = partial(figures.cumulative_gradient, columns)
             out.add_plot(f"cumulative_gradient{suffix}", draw)
-        if metric is not PERPLEXITY or "objective" in group[0]:
-            continue
-        if pairs := paper_tables.training_length_table(columns, speeds, matching):
-            pairs.caption = f"{PERPLEXITY.caption(group)} {pairs.caption}"
-            verdicts = judges.judge_training_lengths(trained, speeds)
-            out.add_section(f"training_lengths{suffix}", pairs, None, verdicts, group)
+        if matching and matching.metric == TRAINING_LENGTHS:
+            pairs = paper_tables.training_length_table(columns, speeds, matching)
+            if pairs:
+                pairs.caption = f"{PERPLEXITY.caption(group)} {pairs.caption}"
+                out.add_table(f"training_lengths{suffix}", pairs)
 
 
-def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> None:
-    """Add the table, the verdicts and the plot of each benchmark."""
+def report_speeds(records: list[dict], printed: Printed | None, out: Folder) -> None:
+    """Add the table and the plot of each benchmark."""
     for benchmark in tables.BENCHMARKS:
         holders = [record for record in records if benchmark in record]
         for stem, record in numbered(benchmark, holders):
@@ -276,8 +197,7 @@ def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> 
             table = tables.speed_table(benchmark, result, by_context=True)
             table.caption += f" {tables.describe_machine(record)}"
             compared = printed and paper_tables.paper_speeds(benchmark, result, printed)
-            verdicts = judges.judge_speed(benchmark, result)
-            out.add_section(stem, table, compared, verdicts, [{"size": result["model"]}])
+            out.add_table(stem, table, *([compared.text()] if compared else []))
             if times := tables.time_table(result):
                 out.add_table(f"{stem}_time", times)
             out.add_plot(stem, partial(figures.speeds, result))

@@ -272,8 +272,6 @@ class Experiment:
             if not found:
                 raise InputError(f"--paper {pattern} is not in results/paper: use another")
             words += ["--paper", found[0]]
-        if self.config.scale == "smoke":
-            words += ["--verdicts", "false"]
         # Settings that are tuned, or that the experiment compares.
         differing = ["lr"] if "small" in (self.config.scale, *self.config.train) else []
         differing += ["block_size"] if len(self.config.block_size) > 1 else []

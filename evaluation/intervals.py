@@ -2,7 +2,7 @@
 
     ratio = perplexity_ratio([(entry, other), (entry_of_seed_2, other_of_seed_2)])
 
-docs/evaluation.md ("Verdicts") describes both, and how they are added.
+docs/evaluation.md ("Intervals") describes both, and how they are added.
 Widening a percentile interval by t / 1.96 * sqrt(n / (n - 1)), for n
 segments, is Hesterberg's "expanded percentile interval" (2015).
 Segments are at most 32; a single window is cut at bins of positions.

@@ -1,1 +1,1 @@
-"""Reports on records: tables, captions, verdicts on claims, and plots."""
+"""Reports on records: tables, captions and plots."""

@@ -14,7 +14,7 @@ from runtime.files import atomic, locked
 from evaluation.intervals import Interval
 
 MISSING = "—"
-LOCKED = "verdicts.csv"  # the lock of a folder is next to this file
+LOCKED = "report"  # the lock of a folder is next to this file
 # Characters with a meaning in Markdown, and starts of tags and
 # entities.
 MARKDOWN = re.compile(r"[\\`*\[\]]|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
@@ -156,15 +156,10 @@ class Folder:
         draw(file)
         self.files[f"{stem}.png"] = file.getvalue()
 
-    def write(self, unless_added: str | None = None) -> None:
-        """Write the files; remove the older file `unless_added`.
-
-        The folder never gets files of two reports at the same time.
-        """
+    def write(self) -> None:
+        """Write the files. The folder never gets files of two reports at the same time."""
         with locked(self.path / LOCKED):
             for name, content in self.files.items():
                 with atomic(self.path / name) as file:
                     file.write(content)
                 print(f"wrote {self.path / name}")
-            if unless_added and unless_added not in self.files:
-                (self.path / unless_added).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Metrics by context length: records, table, caption, claims and plot.
+"""Metrics by context length: records, table, caption and plot.
 
     metric = metric_of(record)
     metric.table(make_columns(records, metric.key)).text()
@@ -14,8 +14,6 @@ from typing import Any
 from evaluation import measures, record_schema
 from evaluation.record_schema import schema_of
 from reporting import figures
-from reporting.claims import judges
-from reporting.claims.claim import Verdict
 from reporting.columns import Column, make_columns
 from reporting.formatting import Table, escape_markdown, join_numbers, number_range
 from reporting.paper import TRAINING_LENGTHS, Printed
@@ -36,7 +34,7 @@ WINDOWS = {
 
 @dataclass(frozen=True)
 class Metric:
-    """How a metric's records are recognized, tabulated, judged and plotted."""
+    """How a metric's records are recognized, tabulated and plotted."""
 
     name: str
     """record["metric"]; perplexity, accuracy and speed have no such key"""
@@ -55,8 +53,6 @@ class Metric:
     best: Callable | None = None
     """min or max, of the values in bold"""
     y_scale: str = "linear"
-    judge: Callable[..., list[Verdict]] | None = None
-    """verdicts: judge(columns, printed=paper's table, perplexities=lists of columns)"""
 
     def table(self, columns: list[Column], marks: Marks | None = None) -> Table:
         """Return the table of columns; marks: see length_table."""
@@ -152,7 +148,6 @@ PERPLEXITY = Metric(
     y_label="perplexity",
     best=min,
     y_scale="log",
-    judge=judges.judge_perplexity,
 )
 RECEPTIVE_FIELD = Metric(
     "Receptive field",
@@ -165,7 +160,6 @@ RECEPTIVE_FIELD = Metric(
     error=". Standard error over windows at most {:.1f} tokens",
     y_label="receptive field (tokens)",
     y_scale="log",
-    judge=judges.judge_receptive_fields,
 )
 RECALL = Metric(
     "Recall",
@@ -203,7 +197,6 @@ NDCG = Metric(
     error=". Standard error over queries at most {:.1f}",
     y_label="nDCG@10 (percent)",
     best=max,
-    judge=judges.judge_retrieval,
 )
 GAIN = Metric(  # of evaluation.measures.gain_records
     measures.GAIN,

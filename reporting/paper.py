@@ -42,7 +42,7 @@ class Printed:
 
     @property
     def paper(self) -> str:
-        """The paper's name, as in Verdict.paper."""
+        """The paper's name."""
         return self.source.rpartition(", ")[0]
 
     @property

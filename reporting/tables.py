@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from evaluation import intervals
 from evaluation.measures import FINAL, last_losses
-from reporting.claims.quantities import loss_columns
 from reporting.columns import Column, all_lengths, make_columns, sort_key
+from reporting.comparisons import loss_columns
 from reporting.formatting import (
     Table,
     escape_markdown,

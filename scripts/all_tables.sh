@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# All tables and figures of both papers, and an index page of their claims.
+# All tables and figures of both papers.
 #
 #     bash scripts/all_tables.sh --dry_run                                 # the commands and their cost
 #     bash scripts/all_tables.sh --scale small                             # 0.8M parameters
 #     bash scripts/all_tables.sh --scale smoke --encodings cable rope      # does every script run?
 #
 # Runs the experiments whose header starts with the name of a paper, with these flags; a second run
-# resumes. Failed scripts are listed at the end. The index of the claims is runs/claims.md.
+# resumes. Failed scripts are listed at the end.
 
 source "$(dirname "$0")/activate.sh"
 if [[ " $* " == *" --help "* ]]; then exec python run_experiment.py --help; fi
@@ -18,7 +18,6 @@ for script in $(grep -lE '^# (CABLE|Sandwich)' scripts/*.sh); do
     if [ $status -gt 128 ]; then exit $status; fi # interrupted
     if [ $status != 0 ]; then failed+=("$script"); fi
 done
-if [[ " $* " != *" --dry_run "* ]]; then python report.py --index runs results --out_dir runs; fi
 if [ ${#failed[@]} != 0 ]; then
     printf 'error: failed: bash %s\n' "${failed[@]}" >&2
     exit 1

@@ -46,4 +46,4 @@ for pe in {rope-pi,rope-ntk,yarn}:factor=4,base=100000 window:w={8192,2048}+rope
     evaluate "$run" 2048,8192,16384
 done
 for run in $out/*/checkpoint_0000000.pt; do evaluate "${run%/*}" 32768; done
-python report.py $out/*/eval_*.json --out_dir $out/report --verdicts false
+python report.py $out/*/eval_*.json --out_dir $out/report

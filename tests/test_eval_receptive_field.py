@@ -1,4 +1,4 @@
-"""Tests of eval_receptive_field.py: gradients, known fields, records, tables, verdicts, errors."""
+"""Tests of eval_receptive_field.py: gradients, known fields, records, tables, errors."""
 
 import json
 import math
@@ -16,7 +16,6 @@ import report
 from evaluation.runner import LoadedRun
 from model import GPT, GPTConfig
 from reporting import figures
-from reporting.claims import judges
 from reporting.columns import Column
 from text_data.data_loader import Windows
 from text_data.shards import Shards
@@ -137,39 +136,3 @@ def test_command_line_writes_a_record_and_report_reads_it(trained, tmp_path, cap
     text = (out / "receptive_field.md").read_text()
     assert "| context | window:w=8 |" in text
     assert "99% of the gradient" in text
-
-
-def make_column(pe, key, values):
-    """A table column of one run that was trained at 100 tokens, with {length: value}."""
-    lengths = {str(length): {key: value, f"{key}_se": 0.3} for length, value in values.items()}
-    record = {"pe": pe, "size": "small", "block_size": 100, "settings": {}, "training_text": "t"}
-    record |= {"run": pe, "protocol": {"windows": 50}, "lengths": lengths}
-    if key == "receptive_field":
-        record["metric"] = "Receptive field"
-    for entry in lengths.values() if key == "perplexity" else ():
-        entry["loss"] = math.log(entry[key])
-        entry["blocks"] = [entry["loss"]] * 3
-    return Column(pe, pe, [record], key)
-
-
-@pytest.mark.parametrize(
-    "field, growth, relation, outcome",
-    [  # field at 4 times, growth of perplexity to 16 times the training length
-        (40, 1.0, "shorter", "holds"),
-        (99, 1.06, "shorter", "fails"),
-        (99.5, 1.06, "shorter", "not decided"),  # its interval contains the training length
-        (120, 1.5, "longer", "holds"),
-        (120, 1.0, "longer", "fails"),
-    ],
-)
-def test_verdicts_compare_fields_with_the_growth_of_perplexity(field, growth, relation, outcome):
-    windows, perplexities = [], []
-    for pe in ("window:w=8", "alibi"):  # claims are about windows only
-        windows.append(make_column(pe, "receptive_field", {100: field / 2, 400: field}))
-        perplexities.append(make_column(pe, "perplexity", {100: 10.0, 1600: 10 * growth}))
-    (verdict,) = judges.judge_receptive_fields(windows, [perplexities])
-    assert verdict.outcome == outcome
-    assert f"1.05, because its receptive field is {relation}" in verdict.claim
-    measured = f"{growth:.3f} ({growth:.3f} to {growth:.3f}; one seed), receptive field "
-    assert f"{measured}{field / 100:.2f} (" in str(verdict)
-    assert judges.judge_receptive_fields(windows, []) == []

@@ -1,10 +1,11 @@
-"""report.py writes tables, plots and verdicts of records with known numbers."""
+"""report.py writes tables and plots of records with known numbers."""
 
 import csv
 import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -153,7 +154,6 @@ def test_records_of_all_kinds_at_once(tmp_path, capsys):
         "perplexity_1_toy_val.png",
         "perplexity_2_toy_val.png",
         "train.png",
-        "verdicts.csv",
     }
     text = (tmp_path / "out" / "hellaswag.md").read_text()
     assert "| cable | 30.00 ± 1.00 | 40.00 ± — |        2 |" in text
@@ -226,7 +226,7 @@ def test_speed_tables(tmp_path, capsys):
 
 def test_refusals(refused, tmp_path):
     out = ("--out_dir", tmp_path / "out")
-    assert "no records or folders given" in refused(report.main)[0]
+    assert "no records given" in refused(report.main)[0]
     empty = save(tmp_path / "c.json", {})
     message = refused(report.main, empty, *out)[0]
     assert "c.json is not a record of eval_*.py or bench.py: write it with" in message
@@ -238,34 +238,12 @@ def test_refusals(refused, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_verdicts_can_be_switched_off_and_need_trained_models(tmp_path, capsys):
-    trained = record("cable", {256: 4.0, 4096: 3.9}) | {"step": 500}
-    short = record("rope", {256: 4.0, 4096: 9.0}) | {"step": 40}
-
-    def verdicts(*records, flags=()):
-        paths = [save(tmp_path / f"{record['pe']}.json", record) for record in records]
-        report.main([*paths, "--out_dir", str(tmp_path / "out"), *flags])
-        text = (tmp_path / "out" / "perplexity.md").read_text()
-        return text.split("\n\n")[2].strip() if text.count("\n\n") > 1 else ""
-
-    assert verdicts(trained, short) == "[Verdicts](verdicts.csv): 1 holds."
-    printed = capsys.readouterr().out.partition("Verdicts of perplexity, with 95% ")[2]
-    assert "(CABLE, section 5.1): 0.975 (0.975 to 0.975; one seed): **holds**" in printed
-    assert (tmp_path / "out" / "verdicts.csv").read_text() == (
-        "claim,paper,where,measured,outcome,key,others,table,sizes\n"
-        "cable: perplexity at 16x / perplexity at 1x < 1,CABLE,section 5.1,"
-        "0.975 (0.975 to 0.975; one seed),holds,growth 1,,perplexity.md,quickstart\n"
-    )
-    assert verdicts(short) == ""
-    assert verdicts(trained, short, flags=("--verdicts", "false")) == ""
-
-
 def cells_of(text):
     """Return the rows of a Markdown table, the line below the header included."""
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
 
 
-def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path, capsys):
+def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
     """Table 3 of the Sandwich paper, trained at 512 tokens; here at 256.
 
     alibi is above sandwich by 0.2 in each of three seeds (the paper: dagger on ArXiv at 2x, none at
@@ -290,10 +268,10 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path, capsys):
         ]
         flags = ("--paper", "sandwich_table3_arxiv", "--out_dir", str(tmp_path / "out"))
         report.main([*paths, *flags])
-        return (tmp_path / "out" / "perplexity.md").read_text(), capsys.readouterr().out
+        return (tmp_path / "out" / "perplexity.md").read_text()
 
-    text, printed = reported(*records)
-    table, caption, comparison, explained, _ = text.split("\n\n")
+    text = reported(*records)
+    table, caption, comparison, explained = text.split("\n\n")
     assert cells_of(table)[0] == ["context", "alibi", "kerple", "rope", "sandwich"]
     assert cells_of(table)[2] == ["256", "5.30 ± 0.10†", *["**5.10 ± 0.10**"] * 3]
     numbers = ["5.37 ± 0.15†", "**5.07 ± 0.15∗**", "5.17 ± 0.06", "5.17 ± 0.15"]
@@ -304,23 +282,12 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path, capsys):
     assert found["alibi"] == "1.01† (1.03†)" and found["kerple"] == "0.99∗ (0.95∗)"
     assert found["rope"] == "1.01 (3.05†)"
     assert "† sandwich is significantly better, ∗ significantly worse." in explained
-    lines = printed.partition("\n\n")[0].splitlines()
-    assert [line.partition("(paired t-test over seeds) ")[2] for line in lines[-2:]] == [
-        "(Sandwich, table 3): difference in perplexity 0.000 (-0.248 to 0.248; 3 seeds), rope at "
-        "512 tokens; 1 of 2 agree, 1 is not decided: **not decided**",
-        "(Sandwich, table 3): difference in perplexity -0.100 (-0.101 to -0.098; 3 seeds), kerple "
-        "at 512 tokens: **holds**",
-    ]
     # An encoding that the table does not have, with one seed, changes no mark.
-    text, printed = reported(*records, record("alibi-shift:shift=-1", {256: 4.9, 512: 4.9}))
-    assert "5.30 ± 0.10†" in text and "kerple at 512 tokens: **holds**" in printed
+    text = reported(*records, record("alibi-shift:shift=-1", {256: 4.9, 512: 4.9}))
+    assert "5.30 ± 0.10†" in text
     assert "Encodings that the paper's table does not have are not marked." in text
-    # One encoding has one seed: no marks, and nothing is measured.
-    text, printed = reported(*records[:-2])
-    assert "t-test" not in text and "(paired t-test over seeds)" not in printed
-    # Another protocol than the paper's: its claims are not judged.
-    _, printed = reported(*records, protocol={"name": "segments"})
-    assert "(Sandwich, table 3" not in printed
+    # One encoding has one seed: no marks.
+    assert "t-test" not in reported(*records[:-2])
 
 
 def test_one_run_of_a_file_can_be_selected(tmp_path, refused):
@@ -355,28 +322,37 @@ def pair_that_differs(folder, name, value):
     return paths
 
 
-@pytest.mark.parametrize("name, value", [*CHANGES, ("step", 60)])
-def test_runs_that_differ_in_more_than_encoding_and_seed_are_not_compared(tmp_path, name, value):
-    """Growth is of one run and stays judged; --may_differ allows the comparison."""
+@pytest.mark.parametrize("name, value", [*CHANGES, ("step", 60), ("step", 40)])
+def test_a_table_names_what_else_differs_between_runs(tmp_path, name, value):
+    """Above the table, or in its caption if it is in --may_differ; also of runs of a few steps."""
     paths = pair_that_differs(tmp_path, name, value)
 
-    def outcomes(*flags):
+    def reported(*flags):
         report.main([*paths, "--out_dir", str(tmp_path / "out"), *flags])
-        with open(tmp_path / "out" / "verdicts.csv", newline="") as file:
-            rows = [row for row in csv.DictReader(file) if "cable: perplexity" in row["claim"]]
-        return {row["key"].split()[0]: row["outcome"] for row in rows}
+        return (tmp_path / "out" / "perplexity.md").read_text()
 
-    compared = outcomes()
-    text = (tmp_path / "out" / "perplexity.md").read_text()
-    assert compared["growth"] == "holds"
-    if name == "seed":
-        assert compared["lower"] == "holds" and "omparable" not in text
+    if name in ("seed", "size", "block_size"):  # the last two are in the labels
+        assert "omparable" not in reported()
         return
-    assert compared["lower"] == "not comparable"
-    assert f"the runs differ in {name}" in (tmp_path / "out" / "verdicts.csv").read_text()
-    if name not in ("size", "block_size"):  # in the labels
-        assert text.startswith("**Not comparable**, because the runs differ in more than encoding")
-        # run_experiment.py names all flags of a training, also those that change no result.
-        assert outcomes("--may_differ", f"{name},micro_batch")["lower"] == "holds"
-        text = (tmp_path / "out" / "perplexity.md").read_text()
-        assert f"Settings that differ: {name}: " in text
+    warning = "**Not comparable**, because the runs differ in more than encoding and seed: "
+    assert reported().startswith(f"{warning}{name}: ")
+    # run_experiment.py names all flags of a training, also those that change no result.
+    text = reported("--may_differ", f"{name},micro_batch")
+    assert f"Settings that differ: {name}: " in text and "omparable" not in text
+
+
+def test_check_names_files_that_differ(monkeypatch, tmp_path, refused):
+    """A table with another digit; without --check it is written again."""
+    (tmp_path / "results").mkdir()
+    for name in ("quickstart", "paper"):
+        shutil.copytree(ROOT / "results" / name, tmp_path / "results" / name)
+    rows = [row for row in report.read_rows() if "quickstart" in row["command"]]
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    monkeypatch.setattr(report, "read_rows", lambda: rows)
+    table = tmp_path / "results" / "quickstart" / "perplexity.md"
+    text = table.read_text()
+    table.write_text(text.replace("256", "257"))
+    message = "error: not what the records give: results/quickstart/perplexity.md: "
+    assert refused(report.main, "--all", "--check") == [message + "python report.py --all true"]
+    report.main(["--all"])
+    assert table.read_text() == text

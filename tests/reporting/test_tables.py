@@ -2,8 +2,7 @@
 
 from test_report import SAME_TARGETS, record
 
-from reporting import paper
-from reporting.claims import paper_tables
+from reporting import paper, paper_tables
 from reporting.columns import (
     differing_settings,
     differing_texts,

@@ -45,7 +45,7 @@ def test_infinite_perplexity_of_a_large_loss_is_reported(tmp_path, capsys):
 
 
 def test_texts_are_escaped(tmp_path):
-    """In cells, captions and verdicts; labels of encodings without such characters stay."""
+    """In cells and captions; labels of encodings without such characters stay."""
     pe = r"a|b<script>x</script>[c](d)`*\input{e}$&#^~%_"
     records = [
         record_examples.perplexity() | {"pe": pe, "run": pe},

@@ -1,19 +1,20 @@
 """Tables of our numbers next to those that a paper prints."""
 
+import itertools
 import math
 import statistics
 
 from evaluation.intervals import Interval
 from evaluation.measures import MEASURES, log_seconds_per_token
 from evaluation.significance import BETTER, WORSE, explain_marks, paired_test
-from reporting.claims.claim import BENCHED, Claim, load, printed_interval
-from reporting.claims.judges import Pair, find_pairs
-from reporting.claims.quantities import (
+from reporting.columns import Column, dataset_of, make_columns, sort_key
+from reporting.comparisons import (
+    Comparison,
     accuracy_and_perplexity,
     compare,
+    printed_interval,
     speed_columns,
 )
-from reporting.columns import Column, make_columns, sort_key
 from reporting.formatting import (
     MISSING,
     Table,
@@ -22,7 +23,7 @@ from reporting.formatting import (
     join_numbers,
     mean_and_deviation,
 )
-from reporting.paper import MARKS_REFERENCE, SPEED, TRAINING_LENGTHS, Printed
+from reporting.paper import MARKS_REFERENCE, SPEED, Printed
 from reporting.tables import Marks, marked
 
 # Columns of a paper's table next to ours; it does not name its
@@ -37,6 +38,8 @@ PAPER_COLUMNS = {
     },
 }
 UNITS = {"memory": "memory (MB)", "time per token": "time per token (µs)"}
+# Scripts divide the paper's training lengths by these, and use networks of other sizes.
+SCALES = (1, 4, 32)
 
 
 def paper_comparison(
@@ -174,18 +177,46 @@ def paper_speeds(benchmark: str, result: dict, printed: Printed) -> Table | None
 
 
 def training_length_table(
-    columns: list[Column], speeds: list[dict], printed: Printed | None
+    columns: list[Column], speeds: list[dict], printed: Printed
 ) -> Table | None:
-    """Return a table of runs of different training length.
+    """Return a table of pairs of runs of different training length.
 
-    None if columns hold no pair of a claim. printed: the paper's
-    differences.
+    None if columns hold no pair of the paper's, at its lengths (then
+    also its size and data set) or a scale of them. speeds: results of
+    `bench.py train`, where memory and time are those of steps with the
+    same number of sequences.
     """
-    stated = printed.rows if printed and printed.metric == TRAINING_LENGTHS else []
     cells = [["quantity", "run", "", "baseline", "", "difference", "95% interval", "paper"]]
-    for claim in load()["shorter_training"]:
-        for pair in find_pairs(claim, columns, speeds):
-            cells.append(_training_length_row(claim, pair, stated))
+    for row, scale, *runs in itertools.product(printed.rows, SCALES, columns, columns):
+        names, quantity = (row["encoding"], row["baseline"]), row["quantity"]
+        lengths = int(row["trained_at"]) // scale, int(row["baseline_trained_at"]) // scale
+        models = [(run.pe, run.trained_at) for run in runs]
+        sizes = {run.records[0].get("size") for run in runs}
+        data = dataset_of(runs[0].records[0])
+        has_size = len(sizes) == 1
+        if scale == 1:
+            has_size = sizes == {row["size"]} and data == row["dataset"]
+        if models != [*zip(names, lengths, strict=True)] or not has_size:
+            continue
+        pairs, at = [runs], (lengths[1], lengths[1])
+        if quantity != "perplexity":
+            by_name = [
+                {each.pe: each for each in speed_columns(result)} for result in speeds
+            ]
+            pairs = [[found.get(name) for name in names] for found in by_name]
+            at = lengths
+        for first, second in pairs:
+            ratio = (
+                first
+                and second
+                and compare((first, second), at, MEASURES[quantity], "block_size")
+            )
+            if ratio is not None:
+                numbers = _difference(quantity, (first, second), at, ratio)
+                labels = [f"{name}, {n:,}" for name, n in zip(names, lengths, strict=True)]
+                name = UNITS.get(quantity, f"perplexity at {at[1]:,}")
+                ours = [labels[0], numbers[0], labels[1], *numbers[1:]]
+                cells.append([name, *ours, row["difference"] or MISSING])
     caption = (
         "Runs are named with their training length. The interval of a difference in perplexity is "
         "that of the ratio times the baseline's perplexity. Memory and time: one training step "
@@ -194,32 +225,26 @@ def training_length_table(
     return Table(cells, caption=escape_markdown(caption)) if len(cells) > 1 else None
 
 
-def _training_length_row(
-    claim: Claim, pair: Pair, stated: list[dict[str, str]]
+def _difference(
+    quantity: str,
+    columns: tuple[Column, Column],
+    lengths: tuple[int, int],
+    ratio: Comparison,
 ) -> list[str]:
-    quantity = claim.quantity
-    trained_at = pair.claim.trained_at, pair.claim.other_trained_at
-    runs, values = [], []
-    for column, *lengths in zip(pair.columns, pair.lengths, trained_at, strict=True):
-        values.append(_value(quantity, column, lengths[0]))
-        number = f"{values[-1]:,.{1 if quantity in BENCHED else 2}f}"
-        runs += [f"{column.pe}, {lengths[1]:,}", number]
+    """Return both values, their difference and its interval as text."""
+    is_benched = quantity in UNITS
+    values = [_value(quantity, *each) for each in zip(columns, lengths, strict=True)]
 
     def show(factor: float) -> str:
         change = factor - 1
-        return f"{change:+.1%}" if quantity in BENCHED else f"{values[1] * change:+.2f}"
+        return f"{change:+.1%}" if is_benched else f"{values[1] * change:+.2f}"
 
-    ratio, change, spread = pair.ratio, MISSING, MISSING
+    change, spread = MISSING, MISSING
     if isinstance(ratio, Interval):
         change = show(ratio.estimate)
         if quantity != "memory" and ratio.low is not None and ratio.high is not None:
             spread = f"{show(ratio.low)} to {show(ratio.high)}"
-    lengths = str(claim.trained_at), str(claim.other_trained_at)
-    asked = [quantity.partition(" ")[0], claim.encoding, claim.others[0], *lengths]
-    keys = ("quantity", "encoding", "baseline", "trained_at", "baseline_trained_at")
-    found = (row["difference"] for row in stated if [row[key] for key in keys] == asked)
-    name = UNITS.get(quantity, f"perplexity at {pair.lengths[1]:,}")
-    return [name, *runs, change, spread, next(found, MISSING)]
+    return [*(f"{value:,.{1 if is_benched else 2}f}" for value in values), change, spread]
 
 
 def _value(quantity: str, column: Column, length: int) -> float:

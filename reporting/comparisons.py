@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from evaluation import intervals
 from evaluation.intervals import Interval
 from evaluation.measures import Pairs
 from reporting.columns import Column, dataset_of, entry_pairs, make_columns
@@ -38,13 +37,22 @@ def compare(
     return measure(entry_pairs(first, round(lengths[0]), second, round(lengths[1])))
 
 
-def receptive_field(column: Column, length: int) -> Interval:
-    """Return the receptive field at a context length, in training lengths."""
-    entries = column.entries_by_seed(length).values()
-    values = [entry["receptive_field"] for entry in entries]
-    errors = [entry.get("receptive_field_se") for entry in entries]
-    windows = column.records[0]["protocol"]["windows"]
-    return intervals.mean_interval(values, errors, windows).scaled(1 / column.trained_at)
+def printed_interval(interval: Interval, digits: int = 3, one_seed: bool = False) -> str:
+    """Return an estimate with its interval, and the number of seeds.
+
+    one_seed: whether to print a single seed.
+    """
+    text = f"{interval.estimate:.{digits}f}"
+    if interval.low is None:
+        return f"{text} (no interval)"
+    notes = [f"{interval.low:.{digits}f} to {interval.high:.{digits}f}"]
+    if interval.seeds > 1:
+        notes.append(f"{interval.seeds} seeds")
+    elif one_seed:
+        notes.append("one seed")
+    if not interval.paired:
+        notes.append("unpaired")
+    return f"{text} ({'; '.join(notes)})"
 
 
 def speed_columns(result: dict) -> list[Column]:

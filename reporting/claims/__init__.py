@@ -1,1 +1,0 @@
-"""The papers' claims (results/claims.yaml), and verdicts on them."""
