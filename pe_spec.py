@@ -13,6 +13,7 @@ The classes are in posenc.py and more_encodings/, imported when needed.
 import difflib
 import importlib.util
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,12 @@ from posenc import ENCODINGS, Encoding, RoPE, accepts_grouped_keys
 M = TypeVar("M", bound=nn.Module)
 Part = tuple[type[Encoding], dict]  # a class and its options
 HEAD_OPTIONS = ("heads", "heads_percent")  # of encodings that can be on some heads only
+ACTS_ON = {  # hooks of which a combination has one
+    "embed": "the token embeddings",
+    "rotate": "queries and keys",
+    "logits_transform": "rows of logits",
+    "sink": "the softmax",
+}
 
 
 class ModuleList(nn.ModuleList, Generic[M]):
@@ -174,6 +181,13 @@ def _parse_parts(spec: str, causal: bool, problems: list[str]) -> list[Part]:
         if name not in ENCODINGS:
             close = difflib.get_close_matches(name.lower(), ENCODINGS, 1)
             hint = f"did you mean {close[0]}? " if close else ""
+            joined = [word for word in re.split(r"[\s,;_]+", name) if word]
+            if {*joined} <= ENCODINGS.keys():
+                remedy = (
+                    f"write {'+'.join(joined)}, as encodings are joined by + without spaces"
+                )
+                problems.append(f"unknown positional encoding '{name}': {remedy}")
+                continue
             known = f"use one of {' '.join(sorted(ENCODINGS))}"
             own = "or pass --plugin FILE for your own"
             problems.append(f"unknown positional encoding '{name}': {hint}{known}, {own}")
@@ -183,14 +197,14 @@ def _parse_parts(spec: str, causal: bool, problems: list[str]) -> list[Part]:
             remedy = "use another one for an encoder"
             problems.append(f"{name} supports decoders only: {remedy}")
         parsed.append((cls, _parse_options(name, cls, words, problems)))
-    for hook in ("embed", "rotate", "logits_transform", "sink"):
+    for hook, place in ACTS_ON.items():
         unused = getattr(Encoding, hook)
         acting = [cls for cls, _ in parsed if getattr(cls, hook) is not unused]
         for scales in (False, True):
             names = [cls.names[0] for cls in acting if cls.scales_queries == scales]
             if len(names) > 1:
                 problems.append(
-                    f"{' and '.join(names)} cannot be combined, both act on {hook}: "
+                    f"{' and '.join(names)} cannot be combined, both act on {place}: "
                     "choose one of them"
                 )
     return parsed
@@ -206,30 +220,49 @@ def _parse_options(name: str, cls: type[Encoding], words: str, problems: list[st
     """Return the options of "option=value,..."; add the problems with them."""
     options = {}
     parameters = inspect.signature(cls).parameters.values()
-    known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    known += HEAD_OPTIONS if _acts_on_heads(cls) else ()
+    own = {
+        p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    known = [*own, *(HEAD_OPTIONS if _acts_on_heads(cls) else ())]
     for word in filter(None, words.split(",")):
         option, _, value = word.partition("=")
         allowed = cls.option_words.get(option)
         smallest = 1 if option in HEAD_OPTIONS else cls.min_option_value
+        number = _number(value)
         is_integer = re.fullmatch("-?[0-9]{1,9}", value) and int(value) >= smallest
         if option not in known:
             hint = f"choose from {' '.join(known)}" if known else "it has none"
             problems.append(f"{name} has no option '{option}': {hint}")
         elif allowed and value not in allowed:
             problems.append(f"{name}: {option} is '{value}': use {' or '.join(allowed)}")
-        elif not allowed and not is_integer:
+        elif allowed:
+            options[option] = value
+        elif isinstance(own.get(option), float):
+            if number is None:
+                problems.append(f"{name}: {option} is '{value}': use a number, as in 0.5")
+            options[option] = number
+        elif not is_integer:
+            is_meant = number is not None and number == int(number) and smallest <= number < 1e9
+            example = int(number) if number and is_meant else 8
             problems.append(
                 f"{name}: {option} is '{value}': it must be an integer of at least "
-                f"{smallest} and at most 9 digits, as in {name}:{option}=8"
+                f"{smallest} and at most 9 digits, as in {name}:{option}={example}"
             )
         else:
-            options[option] = value if allowed else int(value)
+            options[option] = int(value)
     if (percent := options.get("heads_percent", 1)) > 100:
         problems.append(f"{name}: heads_percent is {percent}: use 1 to 100")
     if options.keys() >= {*HEAD_OPTIONS}:
         problems.append(f"{name}: heads and heads_percent exclude each other: use one")
     return options
+
+
+def _number(text: str) -> float | None:
+    """Return a finite number, or None for other text."""
+    try:
+        return number if math.isfinite(number := float(text)) else None
+    except ValueError:
+        return None
 
 
 def _acts_on_heads(cls: type[Encoding]) -> bool:

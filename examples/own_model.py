@@ -1,7 +1,7 @@
 """A transformer of your own with any positional encoding and a KV cache.
 
-    python -m examples.own_model               # CABLE
-    python -m examples.own_model rope+cable
+    python examples/own_model.py               # CABLE
+    python examples/own_model.py rope+cable
 
 Trains a byte-level model on this file for a few steps, then generates
 text with a KV cache. docs/own_model.md explains the marked lines.
@@ -14,10 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import attention
-import pe_spec
-from errors import InputError
-from kv_cache import LayerCache
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import attention  # noqa: E402
+import pe_spec  # noqa: E402
+from errors import InputError  # noqa: E402
+from kv_cache import LayerCache  # noqa: E402
 
 LAYERS, HEADS, WIDTH, CONTEXT = 2, 4, 64, 128
 Past = LayerCache | None

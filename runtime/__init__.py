@@ -22,7 +22,11 @@ def installation_problem():
         return f"Python {found} is too old: use Python {minimum} or later"
     missing = [name for name in REQUIRED if not importlib.util.find_spec(name)]
     if missing:
-        return f"missing packages {', '.join(missing)}: pip install -r requirements.txt"
+        environment = Path(__file__).parents[1] / ".venv"
+        remedy = "pip install -r requirements.txt"
+        if (environment / "bin" / "activate").exists() and Path(sys.prefix) != environment:
+            remedy = f"source {environment}/bin/activate"
+        return f"missing packages {', '.join(missing)}: {remedy}"
     return None
 
 

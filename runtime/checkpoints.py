@@ -243,7 +243,7 @@ def training_settings(checkpoint: dict) -> dict:
 
 def load_model(
     run: str | Path,
-    device: torch.device,
+    device: torch.device | str,
     attention: str = "auto",
     causal: bool | None = True,
     dtype: torch.dtype = torch.float32,
@@ -262,7 +262,9 @@ def load_model(
     model = GPT(GPTConfig(**checkpoint["gpt"] | {"attention": attention}))
     load_weights(model, checkpoint.pop("model"), run)
     cast_blocks(model, dtype)
-    model.attention_paths = resolve_paths(attention, model.posenc, device.type)
+    model.attention_paths = resolve_paths(
+        attention, model.posenc, torch.device(device).type
+    )
     return model.to(device).eval(), checkpoint
 
 

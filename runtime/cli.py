@@ -66,8 +66,10 @@ def parse(
     config_class: a dataclass with a docstring under each field. argv:
     None: sys.argv. positional: (name, help) of the field for words
     without a flag. inherit: function of all values and of given names;
-    returns what replaces defaults. Raises InputError for all unknown
-    names, then all invalid values.
+    returns what replaces defaults. config_class.presets: settings with
+    the names of those that they replace, unless given at the same place
+    or later. Raises InputError for all unknown names, then all invalid
+    values.
     """
     fields = {field.name: field for field in dataclasses.fields(config_class)}
     argv = sys.argv[1:] if argv is None else argv
@@ -92,12 +94,20 @@ def parse(
     values = {name: _default(field) for name, field in fields.items()}
 
     def update(*sources: dict) -> None:
-        for name, value in itertools.chain.from_iterable(map(dict.items, sources)):
-            try:
-                values[name] = convert(value, fields[name])
-            except InputError as error:
-                problems.extend(error.problems)
+        presets = getattr(config_class, "presets", {})
+        for source in sources:
+            for name in itertools.chain(*(presets.get(name, ()) for name in source)):
+                values[name] = _default(fields[name])
+            for name, value in source.items():
+                try:
+                    values[name] = convert(value, fields[name])
+                except InputError as error:
+                    problems.extend(error.problems)
         if problems:
+            try:
+                config_class(**values)
+            except InputError as error:  # of the valid values
+                problems.extend(error.problems)
             raise InputError(*problems)
 
     update(*contents.values(), flags)  # flags override files

@@ -112,8 +112,8 @@ expect "alibi" python train_gpt.py --init_from "$mine" "${plugin[@]}" --pe alibi
     --tokens_per_step 256 --micro_batch 8 --warmup_steps 0 --out_dir "$OUT/runs/alibi"
 
 part "A model and a sweep of your own"
-expect "loss after 100 steps" python -m examples.own_model rope+cable
-refuse "did you mean cable" python -m examples.own_model cabel
+expect "loss after 100 steps" python examples/own_model.py rope+cable
+refuse "did you mean cable" python examples/own_model.py cabel
 expect "| rope+cable, lr 0.002 |" bash scripts/table1_wikitext.sh --scale smoke --encodings rope+cable \
     --sweep lr=1e-3,2e-3 --data "$OUT/data" --runs "$OUT/runs"
 

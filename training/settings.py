@@ -45,6 +45,8 @@ NOT_RECORDED = {"resume", "override", "dry_run", "list"}
 class Config:
     """Settings of a training run."""
 
+    presets = {"size": ("n_layer", "n_head", "n_embd", "n_kv_head", "head_dim", "n_inner")}
+
     # data and output
     data: str = "data/stdlib"
     """folder of the token shards"""

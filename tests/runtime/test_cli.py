@@ -147,3 +147,22 @@ def test_a_key_that_appears_twice_is_refused(tmp_path, refused):
     path.write_text("lr: 1.0e-3\nsteps: 100\nlr: 6.0e-4\n")
     (line,) = refused(train_gpt.main, "--config", path)
     assert "lr appears again in line 3" in line
+
+
+def test_size_replaces_the_shape_of_earlier_sources(tmp_path):
+    """Of files and flags the later one counts; in one place, the more specific setting."""
+    path = tmp_path / "a.yaml"
+    path.write_text("size: tiny\nn_layer: 3\nlr: 1.0e-3\n")
+
+    def shape(*flags):
+        config = cli.parse(train_gpt.Config, ["--config", str(path), *flags], None)
+        return config.size, config.n_layer, config.lr
+
+    assert shape() == ("tiny", 3, 1e-3)
+    assert shape("--size", "small") == ("small", None, 1e-3)
+    assert shape("--size", "small", "--n_layer", "5") == ("small", 5, 1e-3)
+
+
+def test_all_problems_are_listed(refused):
+    lines = refused(train_gpt.main, "--lr", "0", "--n_embd", "7", "--n_head", "2", "--steps", "-5")
+    assert [line.split()[1] for line in lines] == ["steps", "min_lr", "n_embd"]

@@ -388,3 +388,22 @@ def test_an_export_is_refused_before_anything_is_written(data_dir, tmp_path, ref
     assert "imports runtime.devices, which is not exported: copy what you need" in line
     assert not (tmp_path / "exported").exists()
     assert torch.load(run / "checkpoint_0000001.pt", weights_only=True)["config"]["plugin"]
+
+
+@pytest.mark.parametrize("text, value", [("0.25", 0.25), ("1e-3", 1e-3), ("-2", -2.0)])
+def test_options_may_be_numbers(tmp_path, unregistered, text, value):
+    """If the default is one; text, NaN and Inf are refused."""
+    (tmp_path / "soft.py").write_text(
+        "from posenc import Encoding\n"
+        "class Soft(Encoding):\n"
+        "    names = ('soft',)\n"
+        "    def __init__(self, heads, channels, block_size, *, rate: float = 0.5):\n"
+        "        super().__init__(heads, channels, block_size)\n"
+        "        self.rate = rate\n"
+    )
+    plugins.load_plugin(tmp_path / "soft.py")
+    (encoding,) = pe_spec.build(f"soft:rate={text}", 2, 4, 8, layers=1)
+    assert encoding.rate == value and isinstance(encoding.rate, float)
+    for wrong in ("nan", "inf", "high"):
+        with pytest.raises(InputError, match="use a number, as in 0.5"):
+            pe_spec.parse(f"soft:rate={wrong}")
