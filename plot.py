@@ -10,6 +10,7 @@ the options.
 
 import inspect
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,7 +60,16 @@ def main(argv=None):
         raise InputError(f"{what}: use {', '.join(PLOTS)}")
     if argv is None:
         sys.argv[0] += f" {kind}"  # the name of the program in its help
-    PLOTS[kind](flags)
+    function, settings, positional = PLOTS[kind]
+    config = cli.parse(settings, flags, inspect.getdoc(function), positional)
+    if Path(config.out).suffix != ".png":
+        raise InputError(
+            f"--out {config.out} is not a PNG file: use a name that ends in .png"
+        )
+    draw = function(config)
+    with atomic(config.out) as file:
+        draw(file)
+    print(f"wrote {config.out}")
 
 
 @dataclass
@@ -83,11 +93,8 @@ class BiasesConfig:
     out: str = "biases.png"
     """PNG file to write"""
 
-    def __post_init__(self):
-        check_png(self.out)
 
-
-def plot_biases(argv: list[str]) -> None:
+def plot_biases(config: BiasesConfig) -> Callable:
     """Plot the attention biases of a trained model: every head of one layer.
 
         python plot.py biases runs/quickstart/cable --text "def double(x): return 2 * x"
@@ -107,8 +114,6 @@ def plot_biases(argv: list[str]) -> None:
     Figures 4 and 8 to 15 of the CABLE paper, figure 8 of its version 1;
     --mean: its figure 7.
     """
-    positional = "run", "run folder or checkpoint file"
-    config = cli.parse(BiasesConfig, argv, inspect.getdoc(plot_biases), positional)
     if len(config.run) != 1:
         raise InputError("expected one run: python plot.py biases runs/NAME")
     (run,) = config.run
@@ -140,9 +145,7 @@ def plot_biases(argv: list[str]) -> None:
         f"{content}\n{pe}, layer {config.layer % layers} of 0–{layers - 1}, {millions:.1f}M "
         f"parameters, trained on {data} at {checkpoint['gpt']['block_size']:,} tokens{seed}"
     )
-    with atomic(config.out) as file:
-        draw_heads(file, matrices, decay, labels, title)
-    print(f"wrote {config.out}")
+    return lambda file: draw_heads(file, matrices, decay, labels, title)
 
 
 @torch.no_grad()
@@ -164,8 +167,10 @@ def layer_matrices(model, tokens: Tensor, config: BiasesConfig) -> tuple:
     if config.mean:
         mean = matrices.mean(0, keepdim=True)
         largest = mean.nan_to_num().abs().max().clamp(min=1e-30)
-        what = f"mean over {heads} heads of the {content}, divided by its largest magnitude"
-        return (mean / largest).numpy(), None, what
+        matrices, decay = mean / largest, None
+        content = (
+            f"mean over {heads} heads of the {content}, divided by its largest magnitude"
+        )
     if decay is not None:
         decay = decay.expand(1, heads, T)[0].float().cpu().numpy()
     return matrices.numpy(), decay, content
@@ -179,18 +184,21 @@ def draw_heads(file, matrices, decay, labels: list[str] | None, title: str):
     """
     heads, T, _ = matrices.shape
     columns = min(2 if labels else 4, heads)
-    rows = -(-heads // columns)
     ratios = [3] if decay is None else [3, 1]
-    parts, width = len(ratios), figures.WIDTH / max(2, columns)
-    with figures.new_figure(file, 0.6 + rows * width * sum(ratios) * 0.3, title) as figure:
-        heights = ratios * rows
-        grid = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
-        tops, lowest = grid[::parts].ravel(), grid[parts - 1 :: parts].ravel()
-        for axes in (*tops[heads:], *lowest[heads:]):
-            axes.set_visible(False)
+    rows, parts = -(-heads // columns), len(ratios)
+    height = rows * sum(ratios) * 0.3 * figures.WIDTH / max(2, columns)
+    with figures.new_figure(file, 0.6 + height, title) as figure:
+        grid = figure.add_gridspec(rows * parts, columns, height_ratios=ratios * rows)
+        tops, bottoms = [], []
+        for head in range(heads):
+            first, column = parts * (head // columns), head % columns
+            tops.append(figure.add_subplot(grid[first, column]))
+            bottoms.append(
+                tops[-1] if decay is None else figure.add_subplot(grid[first + 1, column])
+            )
         titles = [f"head {head}" if heads > 1 else "" for head in range(heads)]
-        draw_matrices(figure, tops[:heads].tolist(), matrices, titles)
-        for head, (top, bottom) in enumerate(zip(tops[:heads], lowest, strict=False)):
+        draw_matrices(figure, tops, matrices, titles)
+        for head, (top, bottom) in enumerate(zip(tops, bottoms, strict=True)):
             top.tick_params(labelbottom=top is bottom)
             top.locator_params(integer=True)
             if decay is not None:
@@ -249,15 +257,8 @@ class DistancesConfig:
     out: str = "distances.png"
     """PNG file to write"""
 
-    def __post_init__(self):
-        check_png(self.out)
-        if not self.encodings:
-            raise InputError("no encodings given: python plot.py distances sandwich ...")
-        if self.fit is not None and not 2 <= self.fit <= self.context:
-            raise InputError(f"--fit {self.fit}: use 2 to {self.context}, the --context")
 
-
-def plot_distances(argv: list[str]) -> None:
+def plot_distances(config: DistancesConfig) -> Callable:
     """Plot biases of the distance alone: matrices and last rows, without a model.
 
         python plot.py distances sandwich sandwich-smoothed --fit 8192 --out figure9.png
@@ -274,8 +275,10 @@ def plot_distances(argv: list[str]) -> None:
     compression ratio h = 8. The fitted curve is `sandwich-smoothed`
     there.
     """
-    positional = "encodings", "positional encodings"
-    config = cli.parse(DistancesConfig, argv, inspect.getdoc(plot_distances), positional)
+    if not config.encodings:
+        raise InputError("no encodings given: python plot.py distances sandwich ...")
+    if config.fit is not None and not 2 <= config.fit <= config.context:
+        raise InputError(f"--fit {config.fit}: use 2 to {config.context}, the --context")
     rows = {pe: bias_by_distance(pe, config.context, HEADS, -1) for pe in config.encodings}
     lines = [figures.Line(pe, [*enumerate(bias)]) for pe, bias in rows.items()]
     if config.fit:
@@ -284,9 +287,7 @@ def plot_distances(argv: list[str]) -> None:
         curve = f"{a:.3f} log(1 + d) {b:+.3f}"
         print(f"{pe}: {curve}, fitted to distances 0 to {config.fit - 1:,}")
         lines.append(figures.Line(f"fit: {curve}", [*enumerate(a * distances + b)]))
-    with atomic(config.out) as file:
-        draw_distances(rows, lines, file)
-    print(f"wrote {config.out}")
+    return lambda file: draw_distances(file, rows, lines)
 
 
 @torch.no_grad()
@@ -310,7 +311,7 @@ def bias_by_distance(pe: str, context: int, heads: int, head: int) -> np.ndarray
     return bias[0, head, 0].flip(0).double().numpy()
 
 
-def draw_distances(rows: dict[str, np.ndarray], lines: list[figures.Line], file) -> None:
+def draw_distances(file, rows: dict[str, np.ndarray], lines: list[figures.Line]) -> None:
     """Write a PNG of the encodings' matrices, and of lines by distance.
 
     rows: {encoding: bias (n,)}.
@@ -340,13 +341,8 @@ class LossesConfig:
     out: str = "losses.png"
     """PNG file to write"""
 
-    def __post_init__(self):
-        check_png(self.out)
-        if not self.runs:
-            raise InputError("no runs given: python plot.py losses runs/NAME ...")
 
-
-def plot_losses(argv: list[str]) -> None:
+def plot_losses(config: LossesConfig) -> Callable:
     """Plot losses against steps, one line per run.
 
         python plot.py losses runs/medium/cable runs/medium/rope --out losses.png
@@ -360,27 +356,26 @@ def plot_losses(argv: list[str]) -> None:
     also written as a record next to the picture (losses.json).
     report.py makes a table of them, and judges the claims on encoders.
     """
-    positional = "runs", "run folders"
-    config = cli.parse(LossesConfig, argv, inspect.getdoc(plot_losses), positional)
+    if not config.runs:
+        raise InputError("no runs given: python plot.py losses runs/NAME ...")
     found = [read_run(Path(run)) for run in config.runs]
     runs, setups = [run for run, _ in found], {setup for _, setup in found}
     lines = [figures.Line(label_of(run, runs), run["losses"]) for run in runs]
     descriptions = {f"{description}, seed {run['seed']}" for run, (_, description) in found}
     title = f"training loss; one run per line\n{'; '.join(sorted(descriptions))}"
     panels = [("loss (nats)", lines)]
-    with atomic(config.out) as file:
-        figures.draw_lines(file, title, panels, "steps", "linear", "linear", False)
-    print(f"wrote {config.out}")
+    path = Path(config.out).with_suffix(".json")
     if len(setups) > 1:
         differing = " and ".join(sorted(description for _, description in setups))
         print(f"no record: the runs differ in more than encoding and seed: {differing}")
-        return
-    if len({(run["pe"], run["seed"]) for run in runs}) < len(runs):
+    elif len({(run["pe"], run["seed"]) for run in runs}) < len(runs):
         print("no record: two runs have the same encoding and seed")
-        return
-    path, ((training, _),) = Path(config.out).with_suffix(".json"), setups
-    write_json(path, {"metric": "Training loss", "training": training, "runs": runs})
-    print(f"record: {path}")
+    else:
+        record = {"metric": "Training loss", "training": found[0][1][0], "runs": runs}
+        write_json(path, record)
+        print(f"record: {path}")
+    lengths = "steps", "linear", "linear"
+    return lambda file: figures.draw_lines(file, title, panels, *lengths, has_markers=False)
 
 
 def label_of(run: dict, runs: list[dict]) -> str:
@@ -435,13 +430,11 @@ def logged_losses(run: Path) -> list[tuple[float, float]]:
     return [(entry["step"], entry["loss"]) for entry in entries]
 
 
-def check_png(path: str) -> None:
-    """Raise InputError unless a file's name ends in .png."""
-    if Path(path).suffix != ".png":
-        raise InputError(f"--out {path} is not a PNG file: use a name that ends in .png")
-
-
-PLOTS = {"biases": plot_biases, "distances": plot_distances, "losses": plot_losses}
+PLOTS = {  # function, its settings, and the words without a flag
+    "biases": (plot_biases, BiasesConfig, ("run", "run folder or checkpoint file")),
+    "distances": (plot_distances, DistancesConfig, ("encodings", "positional encodings")),
+    "losses": (plot_losses, LossesConfig, ("runs", "run folders")),
+}
 
 if __name__ == "__main__":
     cli.run(main)

@@ -5,7 +5,6 @@ at the right lists the labels in the order of the lines' ends.
 """
 
 import contextlib
-import math
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from reporting.columns import Column, describe_models
-from reporting.tables import cases, describe_setup, speed_sort_key
+from reporting.tables import cases, describe_setup
 
 Points = list[tuple[float, float]]  # (x, y)
 
@@ -40,8 +39,10 @@ NAMED = {
 COLORS = (*NAMED.values(), "#1b5e20", "#98004f")
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "osD^vPX*"
-SHARED = COLORS[3:]  # of labels without a color of their own
-SALT = 141029  # of their hashes: no two labels of a committed figure have the same one
+RESERVED = (
+    3  # first colors, which labels without a color of their own do not get by their hash
+)
+SALT = 141029  # of the hashes: no two labels of a committed figure have the same one
 DOTTED = {"color": "0.6", "linestyle": ":", "linewidth": 1.2}
 BARS = "#8c8c8c"  # of a bar chart
 WIDTH = 8  # inches
@@ -63,14 +64,13 @@ class Line:
 
     label: str
     points: Points = field(default_factory=list)
-    errors: Points = field(default_factory=list)
-    """height of the error band below and above each point; NaN: no band"""
+    errors: list[tuple[float | None, float | None]] = field(default_factory=list)
+    """height of the error band below and above each point; None: no band"""
 
-    def add(self, x: float, y: float, *errors: float | None) -> None:
-        """Add a point with its error, or those below and above; None: no error."""
-        known = [math.nan if error is None else error for error in errors]
+    def add(self, x: float, y: float, below: float | None, above: float | None) -> None:
+        """Add a point with its errors."""
         self.points.append((x, y))
-        self.errors.append((known[0], known[-1]))
+        self.errors.append((below, above))
 
 
 def styles(labels: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -84,9 +84,10 @@ def styles(labels: Iterable[str]) -> dict[str, dict[str, str]]:
     for place, label in enumerate(
         sorted({*labels}, key=lambda label: (label not in NAMED, label))
     ):
-        first = zlib.crc32(f"{SALT} {label}".encode()) % len(SHARED) + total - len(SHARED)
         if label in NAMED:
             first = names.index(label)
+        else:
+            first = RESERVED + zlib.crc32(f"{SALT} {label}".encode()) % (total - RESERVED)
         free = free or [*range(total)]
         number = (first + min((each - first) % total for each in free)) % total
         free.remove(number)
@@ -117,13 +118,13 @@ def by_length(
         for length in column.lengths():
             mean = column.mean(length)
             if mean is not None and mean <= MAX_DRAWN:
-                line.add(length, mean, column.error(length))
+                line.add(length, mean, *2 * [column.error(length)])
     panels = [(y_label, lines)]
     close = _close_to_lowest(lines)
     number = sum(bool(line.points) for line in close)
     if close_up and MIN_CLOSE_LINES <= number < len(lines):
         panels.append((f"{y_label}, close-up", close))
-    has_bands = not all(np.isnan(line.errors).all() for line in lines)
+    has_bands = any(above is not None for line in lines for _, above in line.errors)
     title = describe_models(columns) + (f"\n{BANDS}" if has_bands else "")
     trained_at = {column.trained_at for column in columns}
     draw_lines(file, title, panels, x_label, y_scale, trained_at=trained_at, **options)
@@ -175,18 +176,18 @@ def speeds(result: dict, file) -> None:
 
     The dense path is only in the table. Bands: quartiles of the rounds.
     """
-    names = {name for _, name, _ in cases(result) if not name.endswith(" dense")}
-    panels = [("tokens/s", []), ("memory (MB)", [])]
-    for name in sorted(names, key=speed_sort_key):
-        throughput, memory = Line(name), Line(name)
-        for context, case, entry in cases(result):
-            if entry and case == name:
-                rate = entry["tokens_per_second"]
-                low, high = entry["tokens"] / np.quantile(entry["seconds"], (0.75, 0.25))
-                throughput.add(context, rate, rate - low, high - rate)
-                memory.add(context, entry["memory"] / 1e6, None)
-        for (_, lines), line in zip(panels, (throughput, memory), strict=True):
-            lines.append(line)
+    throughput, memory = {}, {}
+    for context, name, entry in cases(result):
+        if entry and not name.endswith(" dense"):
+            rate = entry["tokens_per_second"]
+            low, high = entry["tokens"] / np.quantile(entry["seconds"], (0.75, 0.25))
+            throughput.setdefault(name, Line(name)).add(
+                context, rate, rate - low, high - rate
+            )
+            memory.setdefault(name, Line(name)).add(
+                context, entry["memory"] / 1e6, None, None
+            )
+    panels = [("tokens/s", [*throughput.values()]), ("memory (MB)", [*memory.values()])]
     note = f"medians of {result['repeats']} rounds; bands: quartiles"
     draw_lines(file, f"{describe_setup(result)}\n{note}", panels, "context (tokens)")
 
@@ -237,8 +238,8 @@ def draw_panel(
         style |= {} if has_markers else {"marker": ""}
         style |= {"linestyle": "-", "linewidth": 0.8} if len(x) > MANY_POINTS else {}
         handles += axes.plot(x, y, **style)
-        if not np.isnan(line.errors).all():
-            below, above = np.transpose(line.errors)
+        if line.errors:
+            below, above = np.array(line.errors, float).T  # None: NaN
             low = np.maximum(y - below, y / 10) if axes.get_yscale() == "log" else y - below
             if len(x) > 1:
                 axes.fill_between(x, low, y + above, color=style["color"], alpha=0.12, lw=0)

@@ -138,6 +138,7 @@ def test_lines_have_the_deviation_over_seeds(drawn, tmp_path):
     assert line.errors == [(pytest.approx(0.1414, abs=1e-4),) * 2]
     assert [x for x, _ in single.points] == [256, 512]
     entry = records[0]["lengths"]["256"]
+    assert (None, None) not in single.errors
     assert single.errors[0] == (pytest.approx(entry["loss_se"] * entry["perplexity"]),) * 2
     plot([record("cable", {256: math.inf})], tmp_path / "plot.png", close_up=True)  # no line
 
