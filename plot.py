@@ -152,7 +152,7 @@ def plot_biases(config: BiasesConfig) -> Callable:
 def layer_matrices(model, tokens: Tensor, config: BiasesConfig) -> tuple:
     """Return what to plot of one layer: matrices, decay, and a description.
 
-    tokens: (1, T) int64, on the model's device.
+    tokens: (1, T) int64.
     matrices: (H, T, T), (1, T, T) with config.mean; NaN: masked.
     decay: (H, T); None without cumulative sums, and with config.mean.
     """
@@ -162,8 +162,8 @@ def layer_matrices(model, tokens: Tensor, config: BiasesConfig) -> tuple:
     content = "bias added to the attention scores"
     if matrices is None:
         matrices, content = layer.logits(), "attention scores"
-    matrices = matrices.expand(1, heads, T, T)[0]
-    matrices = matrices.masked_fill(~layer.attention_mask(), torch.nan).float().cpu()
+    matrices = matrices.expand(1, heads, T, T)[0].float()
+    matrices = matrices.masked_fill(~layer.attention_mask(), torch.nan)
     if config.mean:
         mean = matrices.mean(0, keepdim=True)
         largest = mean.nan_to_num().abs().max().clamp(min=1e-30)
@@ -172,7 +172,7 @@ def layer_matrices(model, tokens: Tensor, config: BiasesConfig) -> tuple:
             f"mean over {heads} heads of the {content}, divided by its largest magnitude"
         )
     if decay is not None:
-        decay = decay.expand(1, heads, T)[0].float().cpu().numpy()
+        decay = decay.expand(1, heads, T)[0].float().numpy()
     return matrices.numpy(), decay, content
 
 
@@ -354,7 +354,7 @@ def plot_losses(config: LossesConfig) -> Callable:
 
     Training losses of runs that differ only in encoding and seed are
     also written as a record next to the picture (losses.json).
-    report.py makes a table of them, and judges the claims on encoders.
+    report.py makes a table of them.
     """
     if not config.runs:
         raise InputError("no runs given: python plot.py losses runs/NAME ...")
@@ -364,18 +364,17 @@ def plot_losses(config: LossesConfig) -> Callable:
     descriptions = {f"{description}, seed {run['seed']}" for run, (_, description) in found}
     title = f"training loss; one run per line\n{'; '.join(sorted(descriptions))}"
     panels = [("loss (nats)", lines)]
-    path = Path(config.out).with_suffix(".json")
     if len(setups) > 1:
         differing = " and ".join(sorted(description for _, description in setups))
         print(f"no record: the runs differ in more than encoding and seed: {differing}")
     elif len({(run["pe"], run["seed"]) for run in runs}) < len(runs):
         print("no record: two runs have the same encoding and seed")
     else:
-        record = {"metric": "Training loss", "training": found[0][1][0], "runs": runs}
-        write_json(path, record)
+        path, ((training, _),) = Path(config.out).with_suffix(".json"), setups
+        write_json(path, {"metric": "Training loss", "training": training, "runs": runs})
         print(f"record: {path}")
-    lengths = "steps", "linear", "linear"
-    return lambda file: figures.draw_lines(file, title, panels, *lengths, has_markers=False)
+    axes = "steps", "linear", "linear"
+    return lambda file: figures.draw_lines(file, title, panels, *axes, has_markers=False)
 
 
 def label_of(run: dict, runs: list[dict]) -> str:

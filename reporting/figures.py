@@ -136,9 +136,8 @@ def _close_to_lowest(lines: list[Line]) -> list[Line]:
     for x, y in (point for line in lines for point in line.points):
         lowest[x] = min(y, lowest.get(x, y))
     for line in lines:
-        points = [(x, y) for x, y in line.points if y < CLOSE * lowest[x]]
-        is_close = len(points) == len(lowest)
-        close.append(line if is_close else Line(line.label))
+        places = {x for x, y in line.points if y < CLOSE * lowest[x]}
+        close.append(line if places == lowest.keys() else Line(line.label))
     return close
 
 
@@ -277,28 +276,22 @@ def new_figure(file, height: float, title: str) -> Iterator:
 
 def finish(axes, x_label: str, y_label: str) -> None:
     """Set labels, ticks and grid of a plot whose limits are final."""
-    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
-    for axis, label, base in ((axes.xaxis, x_label, 2), (axes.yaxis, y_label, 10)):
-        is_log = axis.get_scale() == "log"
-        axis.set_label_text(f"{label}, log scale" if is_log else label)
-        axis.set_major_formatter("{x:,.10g}")
-        if is_log:
-            _set_ticks(axis, base)
-    axes.grid(axis="y", color="0.92")
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _set_ticks(axis, base: int) -> None:
-    """Set ticks of a logarithmic axis; on short axes also between powers."""
     from matplotlib import ticker
 
-    low, high = axis.get_view_interval()
-    subs = (1, 2, 5) if base == 10 and high < 1000 * low else (1,)
-
-    locator = ticker.LogLocator(base, subs, numticks=10)
-    if base == 10 and high < 20 * low:
-        locator = ticker.MaxNLocator(8)
-    axis.set_major_locator(locator)
-    axis.set_minor_locator(ticker.NullLocator())
-    if high >= 1e6:
-        axis.set_major_formatter(ticker.EngFormatter(sep=""))
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
+    for axis, label, base in ((axes.xaxis, x_label, 2), (axes.yaxis, y_label, 10)):
+        low, high = axis.get_view_interval()
+        axis.set_major_formatter("{x:,.10g}")
+        if axis.get_scale() == "log":
+            label = f"{label}, log scale"
+            subs = (1, 2, 5) if base == 10 and high < 1000 * low else (1,)
+            locator = ticker.LogLocator(base, subs, numticks=10)
+            if base == 10 and high < 20 * low:  # also between powers
+                locator = ticker.MaxNLocator(8)
+            axis.set_major_locator(locator)
+            axis.set_minor_locator(ticker.NullLocator())
+            if high >= 1e6:
+                axis.set_major_formatter(ticker.EngFormatter(sep=""))
+        axis.set_label_text(label)
+    axes.grid(axis="y", color="0.92")
+    axes.spines[["top", "right"]].set_visible(False)
