@@ -37,7 +37,6 @@ from typing import Literal, NamedTuple
 from runtime import cli, plugins
 from runtime.scheduler import Job, Scheduler, is_finished
 
-from benchmarking import cost
 from errors import InputError
 from reporting import paper
 from text_data.named_data import prepare_command
@@ -70,7 +69,6 @@ class Scale:
 
     divisor: int
     eval_tokens: int
-    vocab_size: int | None  # padded, before the data exists; None: GPT-2's
     same_targets: str  # flags of these evaluations
     recall: str
     receptive_field: str
@@ -79,9 +77,9 @@ class Scale:
 TARGETS = "--protocol same-targets --targets {} --windows {}"
 SMOKE_RECALL = "--passage 8 --trials 4"
 SCALES = {
-    "full": Scale(1, 10**8, None, TARGETS.format(1, 1000), "--trials 250", "--windows 100"),
-    "small": Scale(4, 2**17, 320, TARGETS.format(64, 250), "--trials 100", "--windows 100"),
-    "smoke": Scale(32, 1024, 320, TARGETS.format(8, 4), SMOKE_RECALL, "--windows 4"),
+    "full": Scale(1, 10**8, TARGETS.format(1, 1000), "--trials 250", "--windows 100"),
+    "small": Scale(4, 2**17, TARGETS.format(64, 250), "--trials 100", "--windows 100"),
+    "smoke": Scale(32, 1024, TARGETS.format(8, 4), SMOKE_RECALL, "--windows 4"),
 }
 
 
@@ -185,7 +183,9 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(scheduler.run())
     for job in experiment.jobs:
         print(f"+ {scheduler.command(job)}", *experiment.expected_records(job))
-    print(cost.describe_costs(experiment.trainings, experiment.jobs, experiment.vocab_size))
+    from benchmarking import cost
+
+    print(cost.describe_costs(experiment.jobs))
 
 
 def folder_name(flags: list[str]) -> str:
@@ -227,8 +227,6 @@ class Experiment:
         if config.sweep and not self.swept:
             raise InputError(f"--sweep {config.sweep} has no values: use SETTING=X,Y")
         self.out = self.root / f"{config.name}{'-' if setting else ''}{setting}"
-        text_scale = "smoke" if config.data == "stdlib" else config.scale
-        self.vocab_size = SCALES[text_scale].vocab_size
         self.encodings: list[str] = []  # a field of self.format
         self.encodings = [*filter(None, map(self.format, config.encodings))]
         self.jobs: list[Job] = []
@@ -238,8 +236,6 @@ class Experiment:
             self.add_config(name)
         if any(job.reports for job in self.jobs):
             self.jobs.append(self.report)
-        trained = [job for job in self.runs if job.words[0] == "train_gpt.py"]
-        self.trainings = {job.name: self.settings_of(job) for job in trained}
 
     def add_config(self, name: str) -> None:
         """Add the jobs of a config, or those without a training ("")."""
@@ -296,7 +292,7 @@ class Experiment:
     def prepare(self, name: str) -> Data:
         """Return a data set and the job that makes it, unless it exists."""
         flags = shlex.split(self.config.prepare_flags if name == self.config.data else "")
-        folder, split, words = prepare_command(name, self.config.scale, flags)
+        folder, split, words = prepare_command(name, self.config.scale)
         name = f"prepare {Path(folder).name}"
         return Data(folder, split, [self.add(name, words, [])] if words else [])
 

@@ -388,7 +388,7 @@ class Trainer:
     def start(self) -> None:
         """Lock the run folder and print what is trained."""
         config = self.config
-        epochs = settings.describe_epochs(config, self.train_windows)
+        epochs = settings.describe_epochs(config, self.train_windows.shards.total)
         print(self.model.describe(self.micro_batch), *epochs, sep="\n")
         steps = f"{config.steps:,} steps of {config.tokens_per_step:,} tokens"
         parts = f"{self.accumulation_steps} micro-batches x {self.micro_batch} sequences"

@@ -1,69 +1,83 @@
-"""Cost of trainings and evaluations: parameters, tokens, FLOPs, time and disk.
+"""Cost of jobs: FLOPs, time, disk space and download.
 
     print(describe_cost(config))  # train_gpt.py --dry_run
-    print(describe_costs(trainings, jobs))  # run_experiment.py --dry_run
+    print(describe_costs(jobs))  # run_experiment.py --dry_run
 
-Needs no data. Time on GPUs assumes 40% model FLOPs utilization (MFU). A
-machine without GPUs is measured.
+Needs no data. Time assumes 40% model FLOPs utilization (MFU) of this
+machine's GPUs, or else of an H100 and of this CPU. Calls with the same
+file COST_LEDGER add up: a job that several of them list counts once.
 """
 
-import dataclasses
-from dataclasses import dataclass
+import functools
+import json
+import os
+import shlex
+from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 from runtime import cli, devices
-from runtime.scheduler import Job, describe_seconds
 
 import torch
+from torch.utils.benchmark import Timer
 
-from benchmarking import profiles
-from benchmarking.cases import train_step
 from model import GPT, GPTConfig
+from more_encodings.dape import DAPE
 from text_data import recall_task
 from text_data.data_loader import masked_count
+from text_data.named_data import SIZES
 from text_data.shards import Shards
 from training import attention_path, settings
-from training.optimizer import make_grad_scaler, make_optimizer
 
 MFU = 0.4
-BYTES = 320  # padded vocabulary of prepare_text.py without flags, which writes Config.data
-# Steps to measure a CPU, FLOPs and length of sequences of each, most seconds.
-MEASURED_STEPS, STEP_FLOPS, MEASURED_TOKENS, MEASURED_SECONDS = 5, 1e10, 256, 10
+MATRIX = 1024  # rows of the matrices whose product is measured
+ALL = 10**9
+# Sequences, most tokens and predictions of each, and forward passes (a
+# backward pass is two). HellaSwag and MS MARCO have about so many
+# tokens; MLDR has 200,000 documents of 3,308.
+EVALUATIONS = {
+    "eval_extrapolation.py": (0, ALL, ALL, 1),
+    "eval_recall.py": (250, ALL, 64, 2),
+    "eval_receptive_field.py": (100, ALL, 1, 2),
+    "eval_hellaswag.py": (4 * 10_042, 100, ALL, 1),
+    "retrieval.evaluate": (200_000, 3308, 0, 1),
+    "retrieval.finetune": (1_250_000, 200, 0, 4),
+}
 
 
-@dataclass
-class Cost:
-    """Cost of one training or evaluation."""
+class Cost(NamedTuple):
+    """Cost of a job; disk and download in GB."""
 
-    model: GPT  # without memory
-    tokens: int
-    flops_per_token: float
-    data: list[str]  # lines on the data
-    disk: float = 0  # of checkpoints, in bytes
-
-    @property
-    def flops(self) -> float:
-        return self.flops_per_token * self.tokens
+    kind: str
+    flops: float = 0
+    disk: float = 0
+    download: float = 0
 
 
-def estimate_cost(config, vocab_size: int | None = None) -> Cost:
-    """Return the cost of a training.
+def data_size(folder: str, split: str, made: dict) -> tuple[int, int]:
+    """Return tokens and padded vocabulary of a split, also if it is still to be prepared."""
+    if Path(folder).is_dir() and folder not in made:
+        shards = Shards(folder, split, "never")
+        return shards.total, shards.padded_vocab_size
+    name = Path(folder).name
+    _, tokens = SIZES.get(name, (0, {}))
+    is_bytes = name.endswith(("bytes", "stdlib"))
+    return tokens.get(split, 0), 320 if is_bytes else GPTConfig.vocab_size
 
-    config: of train_gpt.py. vocab_size: padded, assumed where the data
-    does not exist; None: that of the default data, or GPT-2's. Raises
-    InputError if the data or the batch size cannot be used.
+
+def estimate_training(config, made: dict) -> tuple[GPT, Cost, str]:
+    """Return the model (without memory) of a training, its cost, and lines on its data.
+
+    config: of train_gpt.py. made: as in `estimate`. Raises InputError
+    if the data or the batch size cannot be used.
     """
     config.sequences_per_step(1)  # raises InputError
-    if Path(config.data).is_dir():
-        windows = settings.make_windows(config, Shards(config.data, "train", "never"))
-        vocab_size, data = (
-            windows.padded_vocab_size,
-            settings.describe_epochs(config, windows),
-        )
-    else:
-        default = BYTES if config.data == settings.Config.data else GPTConfig.vocab_size
-        vocab_size = vocab_size or default
-        data = [f"{config.data} does not exist yet, assuming a vocabulary of {vocab_size}"]
+    total, vocab_size = data_size(config.data, "train", made)
+    note = f"{config.data} does not exist yet, assuming a vocabulary of {vocab_size}"
+    if total:
+        note = "\n".join(settings.describe_epochs(config, total))
+    if config.objective == "recall":
+        vocab_size = recall_task.SYMBOLS
     with torch.device("meta"):  # shapes only, no memory
         model = GPT(config.gpt_config(vocab_size))
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -73,112 +87,145 @@ def estimate_cost(config, vocab_size: int | None = None) -> Cost:
         "mlm": masked_count(config.block_size, config.mask_rate),
         "recall": recall_task.TARGETS,
     }[config.objective]
+    flops = flops_per_token(model, config.block_size, targets)
     # Weights and two moments; one more checkpoint while it is written.
-    disk = 12 * model.parameter_count() * (1 + config.keep_checkpoints)
-    flops_per_token = model.flops_per_token(config.block_size, targets)
-    return Cost(model, config.steps * config.tokens_per_step, flops_per_token, data, disk)
+    disk = 12e-9 * model.parameter_count() * (1 + config.keep_checkpoints)
+    return (
+        model,
+        Cost("trainings", config.steps * config.tokens_per_step * flops, disk),
+        note,
+    )
+
+
+def flops_per_token(model: GPT, length: int, predicted: int) -> float:
+    """Return FLOPs of training on a token, with DAPE's network on each pair."""
+    networks = [module for module in model.modules() if isinstance(module, DAPE)]
+    per_pair = sum(x.numel() for module in networks for x in module.parameters())
+    return model.flops_per_token(length, predicted) + 6 * per_pair * length
+
+
+def training_of(words: list[str], made: dict) -> settings.Config | None:
+    """Return the settings of the training that a command starts, or whose model it reads."""
+    if words[0] == "train_gpt.py":
+        flags = words[1:]
+        while parent := made.get(str(Path(flags[1]).parent)):  # --config RUN/config.yaml
+            flags = [*parent[1:], *flags[2:]]
+        return cli.parse(settings.Config, flags, None) if Path(flags[1]).exists() else None
+    inputs = [made[word] for word in words if made.get(word, words) != words]
+    return training_of(inputs[0], made) if inputs else None
+
+
+def estimate(words: list[str], made: dict) -> tuple[Cost, str]:
+    """Return the cost of a command, and lines on its data.
+
+    made: the commands that make folders, by folder.
+    """
+    program, *rest = words[words[0] == "-m" :]
+    if program.startswith("prepare_"):
+        download, sizes = SIZES[Path(words[-1]).name]
+        return Cost("data sets", 0, 2e-9 * sum(sizes.values()), download), ""
+    config = training_of(words, made)
+    if not config or program not in ("train_gpt.py", *EVALUATIONS):
+        return Cost(f"{program} (not estimated)"), ""
+    model, *trained = estimate_training(config, made)
+    if program == "train_gpt.py":
+        return trained
+    count, most, predicted, passes = EVALUATIONS[program]
+    flags = {name: values[0] for name, values in cli.split_flags(rest[1:]) if values}
+    for name in {"windows", "trials", "samples"} & {*flags}:
+        count = int(flags[name])
+    total, flops = ALL, 0
+    if program == "eval_extrapolation.py":
+        total, _ = data_size(
+            flags.get("data", config.data), flags.get("split", "val"), made
+        )
+    text = flags.get("lengths", flags.get("distances", str(most)))
+    for length in cli.parse_lengths(text, config.block_size):
+        length = min(length, most)
+        tokens = length * count or min(total, int(flags.get("max_tokens", total)))
+        context = min(length, int(flags.get("cache_window", length)))
+        targets = min(context, int(flags.get("targets", predicted)))
+        flops += tokens * flops_per_token(model, context, targets) * passes / 3
+    return Cost("evaluations", flops), ""
 
 
 def describe_cost(config) -> str:
-    """Return a text with the cost of a training run."""
-    cost = estimate_cost(config)
+    """Return a text with the cost of a training."""
+    model, cost, note = estimate_training(config, {})
+    tokens = config.steps * config.tokens_per_step
     lines = [
-        cost.model.describe(config.micro_batch),
-        *cost.data,
-        f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {cost.tokens:,} tokens",
-        f"{cost.flops_per_token:.3g} FLOPs a token = 6 N + 12 L C T, "
-        f"N = {cost.model.parameter_count():,}",
+        model.describe(config.micro_batch),
+        note,
+        f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {tokens:,} tokens",
+        f"6 N + 12 L C T FLOPs per token, N = {model.parameter_count():,}",
+        describe_sum([cost]),
     ]
-    return "\n".join([*lines, *describe_total([cost], [(config, cost)])])
+    return "\n".join(lines)
 
 
-def describe_costs(trainings: dict, jobs: list[Job], vocab_size: int | None) -> str:
-    """Return a table of trainings and evaluations, and the total.
+def describe_costs(jobs: list) -> str:
+    """Return a line for each job, and the sum, with that of earlier calls.
 
-    trainings: {name: config of train_gpt.py}; jobs: evaluations of
-    perplexity need such a training; vocab_size: as in `estimate_cost`.
+    A job has `name` and `words` (its command).
     """
-    costs = {name: estimate_cost(config, vocab_size) for name, config in trainings.items()}
-    measured = [(config, costs[name]) for name, config in trainings.items()]
+    ledger = Path(os.environ.get("COST_LEDGER", os.devnull))
+    earlier = json.loads(ledger.read_text() or "{}")
+    commands = [*map(shlex.split, earlier), *(job.words for job in jobs)]
+    made = {
+        words[words.index("--out_dir") + 1]: words
+        for words in commands
+        if "--out_dir" in words
+    }
+    lines, notes, added = [], {}, {}
     for job in jobs:
-        trained = job.needs[0].name if job.needs else ""
-        if trained not in trainings or "--max_tokens" not in job.words:
-            continue
-        flags = dict(cli.split_flags(job.words[2:]))
-        tokens, model = int(flags["max_tokens"][0]), costs[trained].model
-        if (folder := Path(flags["data"][0])).is_dir():
-            tokens = min(tokens, Shards(folder, flags["split"][0], "never").total)
-        lengths = cli.parse_lengths(flags["lengths"][0], trainings[trained].block_size)
-        forward = sum(model.flops_per_token(length) / 3 for length in lengths) / len(
-            lengths
-        )
-        costs[job.name] = Cost(model, tokens * len(lengths), forward, [])
-    machine, speed = machines()[0]
-    width = max(10, len(machine))
-    lines = [f"{'parameters':>13} {'tokens':>15} {'FLOPs':>8} {machine:>{width}}  job"]
-    for name, cost in costs.items():
-        time = describe_seconds(cost.flops / speed)
-        numbers = (
-            f"{cost.model.parameter_count():>13,} {cost.tokens:>15,} {cost.flops:>8.2g}"
-        )
-        lines.append(f"{numbers} {time:>{width}}  {name}")
-    lines.append(
-        f"total of {len(trainings)} trainings and {len(costs) - len(trainings)} evaluations:"
-    )
-    return "\n".join([*lines, *describe_total([*costs.values()], measured)])
+        cost, note = estimate(job.words, made)
+        lines.append(f"{job.name}: {describe_sum([cost]).split('; ', 1)[-1]}")
+        notes[note] = None
+        if (command := shlex.join(job.words)) not in earlier:
+            added[command] = cost
+    every = earlier | added
+    ledger.write_text(json.dumps(every))
+    lines += [*filter(None, notes), f"cost: {describe_sum(added.values())}"]
+    if earlier:
+        lines.append(f"cost of all stages: {describe_sum(every.values())}")
+    return "\n".join(lines)
 
 
-def describe_total(costs: list[Cost], trainings: list[tuple]) -> list[str]:
-    """Return lines with FLOPs, time and disk.
-
-    trainings: configs and costs, of which the smallest is measured on a
-    CPU.
-    """
-    flops = sum(cost.flops for cost in costs)
-    named = [f"{describe_seconds(flops / speed)} on {name}" for name, speed in machines()]
-    times = ", ".join(named)
-    if trainings and not torch.cuda.is_available():
-        config, cost = min(trainings, key=lambda pair: pair[1].flops_per_token)
-        if speed := measure_cpu(config, cost.model.config.vocab_size):
-            times += f"; this CPU: about {describe_seconds(flops / speed)}"
-    return [
-        f"{flops:.3g} FLOPs",
-        f"time at {MFU:.0%} MFU: {times}",
-        f"disk: {sum(cost.disk for cost in costs) / 1e9:,.2f} GB of checkpoints",
-    ]
+def describe_sum(costs) -> str:
+    """Return the number of jobs of each kind and the sum of their costs."""
+    kinds = Counter(kind for kind, *_ in costs)
+    flops, disk, download = (sum(cost[column] for cost in costs) for column in (1, 2, 3))
+    parts = [", ".join(f"{kind}: {number}" for kind, number in kinds.items())]
+    if flops:
+        parts.append(f"{flops:.2g} FLOPs".replace("e+", "e"))
+    for name, speed in peaks().items() if flops else ():
+        parts.append(f"{describe_hours(flops / speed / MFU / 3600)} of {name}")
+    if disk:
+        parts.append(f"disk {disk:,.1f} GB")
+    if download:
+        parts.append(f"download {download:,.1f} GB")
+    return "; ".join(parts)
 
 
-def machines() -> list[tuple[str, float]]:
-    """Return name and FLOP/s of the GPUs, else of one and of eight H100."""
-    count = torch.cuda.device_count()
-    name = torch.cuda.get_device_name() if count else ""
-    if peak := devices.peak_flops(name):
-        return [(f"{count} {name}", count * peak * MFU)]
-    return [(f"{n} H100", n * 1e12 * devices.PEAK_TFLOPS["H100"] * MFU) for n in (1, 8)]
+def peaks() -> dict[str, float]:
+    """Return the peak FLOP/s of one H100, and of this machine."""
+    found = {"one H100": devices.peak_flops("H100")}
+    if torch.cuda.is_available():
+        count, name = torch.cuda.device_count(), torch.cuda.get_device_name()
+        found[f"{count} {name}"] = count * (devices.peak_flops(name) or 0)
+    else:
+        found["this CPU"] = measure_cpu()
+    return {name: peak for name, peak in found.items() if peak}
 
 
-def measure_cpu(config, vocab_size: int) -> float:
-    """Return the FLOP/s of the fastest of five training steps.
+@functools.cache
+def measure_cpu() -> float:
+    """Return the FLOP/s of this CPU in five products of matrices."""
+    x = torch.randn(MATRIX, MATRIX)
+    return 2 * MATRIX**3 / Timer("x @ x", globals={"x": x}).timeit(5).median
 
-    A step has each kind of layer once, and short sequences.
-    """
-    device, dtype = devices.select_device("cpu", config.dtype)
-    shape = config.gpt_config(vocab_size)
-    layers = min(shape.n_layer, len(shape.encodings.layers))
-    length = min(shape.block_size, MEASURED_TOKENS)
-    torch.manual_seed(0)
-    model = GPT(dataclasses.replace(shape, n_layer=layers, block_size=length))
-    attention_path.choose_path(model, config, device)
-    optimizer = make_optimizer(model, name=config.optimizer)
-    scaler = make_grad_scaler(device, dtype)
-    flops = length * model.flops_per_token(length)
-    sequences = min(int(STEP_FLOPS // flops) + 1, config.sequences_per_step(1))
-    tokens = torch.randint(vocab_size, (sequences, length))
-    seconds: list[float] = []
 
-    def step():
-        train_step(model, optimizer, scaler, (tokens, tokens), dtype)
-
-    while len(seconds) < MEASURED_STEPS and sum(seconds) < MEASURED_SECONDS:
-        seconds.append(profiles.measure_seconds(step, device))
-    return flops * sequences / min(seconds)
+def describe_hours(hours: float) -> str:
+    """Return hours, at least 0.001, or days from two on, with two digits."""
+    number, unit = (max(hours, 0.001), "h") if hours < 48 else (hours / 24, "days")
+    return f"{float(f'{number:.2g}'):,g} {unit}"

@@ -261,10 +261,10 @@ def recorded(config) -> dict:
     return {name: value for name, value in values.items() if name not in NOT_RECORDED}
 
 
-def describe_epochs(config, windows: Windows) -> list[str]:
+def describe_epochs(config, tokens: int) -> list[str]:
     """Return how often a training reads its data; a note if it may overfit."""
-    epochs = config.sequences_per_step(1) * config.steps / len(windows)
-    lines = [f"{epochs:.2f} epochs of {windows.shards.total:,} tokens"]
+    epochs = config.steps * config.tokens_per_step / tokens
+    lines = [f"{epochs:.2f} epochs of {tokens:,} tokens"]
     if epochs > MANY_EPOCHS:
         what = f"the training passes over its data {epochs:.1f} times and may overfit"
         lines.append(f"note: {what}: use more data or fewer --steps")
