@@ -96,8 +96,6 @@ class Config:
     data: str = "fineweb-edu"
     """fineweb-edu, fineweb, wikitext103 or stdlib (prepared below data/), or a
     folder of shards"""
-    prepare_flags: str = ""
-    """flags of the program that prepares this data at full scale"""
     train: list[str] = field(default_factory=list)
     """files in configs/"""
     block_size: list[int] = field(default_factory=list)
@@ -291,7 +289,6 @@ class Experiment:
 
     def prepare(self, name: str) -> Data:
         """Return a data set and the job that makes it, unless it exists."""
-        flags = shlex.split(self.config.prepare_flags if name == self.config.data else "")
         folder, split, words = prepare_command(name, self.config.scale)
         name = f"prepare {Path(folder).name}"
         return Data(folder, split, [self.add(name, words, [])] if words else [])

@@ -157,7 +157,7 @@ def describe_cost(config) -> str:
         model.describe(config.micro_batch),
         note,
         f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {tokens:,} tokens",
-        f"6 N + 12 L C T FLOPs per token, N = {model.parameter_count():,}",
+        f"6 N + 12 L C T FLOPs per token, N = {model.parameter_count():,}; {MFU:.0%} MFU",
         describe_sum([cost]),
     ]
     return "\n".join(lines)
