@@ -26,11 +26,12 @@ Runs that differ only in their seed become one column, mean ± standard
 deviation. A line above the table names what else differs,
 except the settings of --may_differ. Each data set and each
 protocol gets its own table. --paper adds the numbers that a paper
-printed.
+printed, and a row on how far they agree.
 
     python report.py --all --check
 
-makes every committed table and plot (results/reports.yaml), and
+makes every committed table and plot (results/reports.yaml) and
+results/paper/README.md, the agreement with all printed tables, and
 compares; without --check it writes them.
 """
 
@@ -62,11 +63,13 @@ from reporting.columns import (
     make_columns,
     read_may_differ,
 )
-from reporting.formatting import Folder, escape_markdown
+from reporting.formatting import MISSING, Folder, Table, escape_markdown
 from reporting.metrics import METRICS, PERPLEXITY, SPEED, Metric
 from reporting.paper import TRAINING_LENGTHS, Printed
+from reporting.paper_tables import AGREEMENT_CAPTION, Agreement, Compared
 
 ROOT = Path(__file__).parent
+AGREEMENT = Path("results/paper/README.md")
 
 
 @dataclass
@@ -88,19 +91,40 @@ class Config:
     comparison, as in lr,block_size"""
 
 
-def main(argv=None):
+def main(argv=None) -> list[Agreement]:
     positional = "records", "JSON files of evaluations or benchmarks"
     config = cli.parse(Config, argv, __doc__, positional)
     if config.all:
-        return make_all(config.check)
+        make_all(config.check)
+        return []
     if not config.records:
         raise InputError("no records given: see python report.py --help")
-    out = Folder(config.out_dir)
+    out = Report(config.out_dir)
     report_records(config, out)
     out.write()
+    return out.agreements
 
 
-def report_records(config: Config, out: Folder) -> None:
+class Report(Folder):
+    """The files of a report, with its agreement with papers."""
+
+    def __init__(self, path: str):
+        super().__init__(path)
+        self.agreements: list[Agreement] = []
+
+    def add_compared(
+        self, stem: str, table: Table, found: Compared | None, warning: str = ""
+    ) -> None:
+        """Add a table, that of the paper's numbers, and a row on the agreement."""
+        compared, agreement = found or (None, None)
+        parts = [compared.text()] if compared else []
+        if agreement and agreement.pairs:
+            self.agreements.append(agreement)
+            parts.append(agreement.text())
+        self.add_table(stem, table, *parts, warning=warning)
+
+
+def report_records(config: Config, out: Report) -> None:
     """Add tables and plots of all records."""
     printed = paper.load(config.paper) if config.paper else None
     remedy = "write it with eval_*.py, retrieval.evaluate or bench.py"
@@ -118,7 +142,7 @@ def report_records(config: Config, out: Folder) -> None:
     found[metrics.GAIN] = measures.gain_records(found[PERPLEXITY])
     accuracies = in_order(found[metrics.ACCURACY])
     if is_generalization:
-        report_generalization(found[PERPLEXITY] + accuracies, out)
+        report_generalization(found[PERPLEXITY] + accuracies, printed, out)
     speeds = [record["train"] for record in found[SPEED] if "train" in record]
     for metric, group in found.items():
         if metric.key and group:
@@ -139,14 +163,14 @@ def numbered(stem: str, items: list) -> list[tuple[str, Any]]:
     return [(f"{stem}_{number}", item) for number, item in enumerate(items, 1)]
 
 
-def report_generalization(records: list[dict], out: Folder) -> None:
+def report_generalization(records: list[dict], printed: Printed, out: Report) -> None:
     """Add the table of results on other data than that of the training."""
-    table = paper_tables.generalization_table(records, paper.generalization())
+    table, agreement = paper_tables.generalization_table(records, printed)
     by_length = [record for record in records if "lengths" in record]
     if differing := differing_texts(by_length):
         names = escape_markdown(", ".join(differing))
         table.caption += f" Models are tested on different text or contexts: {names}."
-    out.add_table("generalization", table)
+    out.add_compared("generalization", table, (None, agreement))
 
 
 def report_lengths(
@@ -155,7 +179,7 @@ def report_lengths(
     may_differ: tuple[str, ...],
     speeds: list[dict],
     printed: Printed | None,
-    out: Folder,
+    out: Report,
 ) -> None:
     """Add tables and plots for each data set and protocol of a metric.
 
@@ -171,10 +195,13 @@ def report_lengths(
         warning, differences = describe_differences(columns, may_differ, by_model=True)
         table, stem = metric.table(columns, marks), f"{metric.stem}{suffix}"
         table.caption += caption + differences
-        compared = matching and paper_tables.paper_comparison(columns, matching, marks)
-        out.add_table(
-            stem, table, *([compared.text()] if compared else []), warning=warning
-        )
+        compared = None
+        if metric is metrics.RECEPTIVE_FIELD:
+            fields = paper.load(paper.RECEPTIVE_FIELDS)
+            compared = paper_tables.receptive_field_comparison(columns, fields)
+        elif matching:
+            compared = paper_tables.paper_comparison(columns, matching, marks)
+        out.add_compared(stem, table, compared, warning)
         if not metrics.entries_of(group):
             continue
         out.add_plot(stem, partial(metric.plot, columns))
@@ -182,13 +209,13 @@ def report_lengths(
             draw = partial(figures.cumulative_gradient, columns)
             out.add_plot(f"cumulative_gradient{suffix}", draw)
         if matching and matching.metric == TRAINING_LENGTHS:
-            pairs = paper_tables.training_length_table(columns, speeds, matching)
+            pairs, agreement = paper_tables.training_length_table(columns, speeds, matching)
             if pairs:
                 pairs.caption = f"{PERPLEXITY.caption(group)} {pairs.caption}"
-                out.add_table(f"training_lengths{suffix}", pairs)
+                out.add_compared(f"training_lengths{suffix}", pairs, (None, agreement))
 
 
-def report_speeds(records: list[dict], printed: Printed | None, out: Folder) -> None:
+def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> None:
     """Add the table and the plot of each benchmark."""
     for benchmark in tables.BENCHMARKS:
         holders = [record for record in records if benchmark in record]
@@ -196,8 +223,10 @@ def report_speeds(records: list[dict], printed: Printed | None, out: Folder) -> 
             result = record[benchmark]
             table = tables.speed_table(benchmark, result, by_context=True)
             table.caption += f" {tables.describe_machine(record)}"
-            compared = printed and paper_tables.paper_speeds(benchmark, result, printed)
-            out.add_table(stem, table, *([compared.text()] if compared else []))
+            compared = None
+            if printed and printed.metric == paper.SPEED:
+                compared = paper_tables.paper_speeds(benchmark, result, printed)
+            out.add_compared(stem, table, compared)
             if times := tables.time_table(result):
                 out.add_table(f"{stem}_time", times)
             out.add_plot(stem, partial(figures.speeds, result))
@@ -219,27 +248,26 @@ def files_of(row: dict) -> list[Path]:
     return [folder / name for name in row["files"]]
 
 
-def make_again(row: dict, root: Path) -> list[Path]:
-    """Run a row's command in a folder with a copy of results/.
-
-    Returns the files that differ from the committed ones; plots:
-    missing ones.
-    """
-    files = files_of(row)
-    folder = root / files[0].parent
-    others = {*folder.iterdir()}
-    for file in files:
-        (root / file).unlink(missing_ok=True)
+def make_again(row: dict, root: Path) -> list[Agreement]:
+    """Run a row's command in a folder with a copy of results/."""
     _, *words = shlex.split(row["command"])
-    if words[0] == "-m":
-        del words[0]
     program = importlib.import_module(words.pop(0).removesuffix(".py"))
     with contextlib.chdir(root), contextlib.redirect_stdout(io.StringIO()):
         paths = [sorted(glob.glob(word)) or [word] for word in words]
-        program.main(sum(paths, []))
-    for file in {*folder.iterdir()} - others:
-        file.unlink()  # not committed
-    return [file for file in files if content_of(root / file) != content_of(ROOT / file)]
+        return program.main(sum(paths, [])) or []
+
+
+def agreement_page(found: list[tuple[Path, Agreement]]) -> str:
+    """Return the page on all printed tables; found: with the folders of our tables."""
+    rows = []
+    for name in paper.index():
+        measured = [(folder, each) for folder, each in found if each.table == name]
+        unmeasured = Agreement(name)
+        for folder, each in measured or [(None, unmeasured)]:
+            rows.append(each.row() | {"our table": str(folder or MISSING)})
+    table = Table.from_rows(rows)
+    table.caption = f"Written by `python report.py --all`. {AGREEMENT_CAPTION}"
+    return f"# Agreement with the tables of the papers\n\n{table.text()}\n"
 
 
 def content_of(path: Path) -> bytes | None:
@@ -251,19 +279,28 @@ def content_of(path: Path) -> bytes | None:
 
 def make_all(check: bool) -> None:
     """Make all files; check: compare only. Raises InputError if some differ."""
-    differing = []
+    made, agreements = [AGREEMENT], []
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         shutil.copytree(ROOT / "results", root / "results")
         for row in read_rows():
-            names = ", ".join(map(str, files_of(row)))
+            files = files_of(row)
+            names = ", ".join(map(str, files))
             if "needs" in row:
                 print(f"skipped, needs {row['needs']}: {names}")
                 continue
-            differing += make_again(row, root)
-            for file in () if check else files_of(row):
-                shutil.copyfile(root / file, ROOT / file)
-            print(f"{'compared' if check else 'wrote'} {names}")
+            for file in files:
+                (root / file).unlink(missing_ok=True)
+            agreements += [(files[0].parent, each) for each in make_again(row, root)]
+            made += files
+            print(f"made {names}")
+        (root / AGREEMENT).write_text(agreement_page(agreements), encoding="utf-8")
+        differing = [
+            file for file in made if content_of(root / file) != content_of(ROOT / file)
+        ]
+        for file in () if check else differing:
+            shutil.copyfile(root / file, ROOT / file)
+            print(f"wrote {file}")
     if check and differing:
         names = ", ".join(map(str, differing))
         raise InputError(f"not what the records give: {names}: python report.py --all true")

@@ -113,7 +113,8 @@ def metric_of(record: dict) -> Metric:
 
 def matches_paper(printed: Printed, record: dict) -> bool:
     """Return whether a paper's table has a record's metric and model type."""
-    name = PERPLEXITY.name if printed.metric == TRAINING_LENGTHS else printed.metric
+    names = {TRAINING_LENGTHS: PERPLEXITY.name, "Receptive fields": RECEPTIVE_FIELD.name}
+    name = names.get(printed.metric, printed.metric)
     metric = metric_of(record)
     # Papers print perplexities of decoders.
     return metric.name == name and (metric is NDCG or "objective" not in record)

@@ -1,9 +1,12 @@
 """Numbers printed in the papers' tables and texts, from results/paper."""
 
 import csv
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from runtime.settings import RECORD_DEFAULTS
 
 from errors import InputError
 from reporting.formatting import MISSING
@@ -13,6 +16,8 @@ GENERALIZATION = "cable_v1_table1_generalization"
 MARKS_REFERENCE = "sandwich"  # of daggers and asterisks in table 3 of the Sandwich paper
 SANDWICH = "Sandwich"
 SPEED, TRAINING_LENGTHS = "Speed", "Training lengths"  # metrics of texts
+NDCG = "nDCG@10"
+RECEPTIVE_FIELDS = "sandwich_section5.1_receptive_fields"
 
 
 class Number(NamedTuple):
@@ -27,6 +32,8 @@ class Number(NamedTuple):
 class Printed:
     """Numbers of a paper: a table of one size and data set, or those in its text."""
 
+    table: str
+    """name in results/paper/index.csv"""
     source: str
     """their place, e.g. "CABLE, table 1" """
     metric: str
@@ -35,6 +42,8 @@ class Printed:
     size: str
     rows: list[dict[str, str]]
     """rows of a file in results/paper"""
+    settings: dict[str, Any]
+    """of the paper's training, as in a record; a network of `size`, without changes"""
     numbers: dict[str, dict[int, Number]] = field(default_factory=dict)
     """{encoding: {context: number}} of a table, without printed dashes"""
     lengths: dict[str, int] = field(default_factory=dict)
@@ -98,7 +107,10 @@ def load(name: str) -> Printed:
     entry = known[name]
     rows = _read(entry["file"], name)
     dataset, size = entry["dataset"], entry["size"]
-    printed = Printed(entry["what"], entry["measure"], dataset, size, rows)
+    settings = RECORD_DEFAULTS | dict.fromkeys(("n_layer", "n_head", "n_embd"))
+    words = (word.partition("=") for word in entry["settings"].split())
+    settings |= {key: json.loads(value) for key, _, value in words}
+    printed = Printed(name, entry["what"], entry["measure"], dataset, size, rows, settings)
     if entry["file"] != "tables.csv":
         return printed
     for row in rows:
@@ -117,6 +129,16 @@ def load(name: str) -> Printed:
         printed.numbers["t5-clip"] = printed.numbers["t5"]
         printed.lengths["t5-clip"] = printed.lengths["t5"]
     return printed
+
+
+def count_cells(name: str) -> int:
+    """Return the number of numbers that a table of the index prints."""
+    value = {"speeds.csv": "ratio", "training_lengths.csv": "difference"}
+    entry = index()[name]
+    rows = _read(entry["file"], name)
+    if entry["file"] == "generalization.csv":
+        return len(rows) * (len(rows[0]) - 3)  # without table, model, encoding
+    return sum(row[value.get(entry["file"], "encoding")] != "" for row in rows)
 
 
 def generalization() -> dict[tuple[str, str], dict[str, float]]:

@@ -17,6 +17,7 @@ from conftest import ROOT
 import report
 from reporting import paper
 
+TABLE_2 = "cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512"
 SAME_TARGETS = {"name": "same-targets", "targets": 1, "spans": 1000, "overlap": 0.0}
 
 
@@ -271,16 +272,22 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
         return (tmp_path / "out" / "perplexity.md").read_text()
 
     text = reported(*records)
-    table, caption, comparison, explained = text.split("\n\n")
+    table, caption, comparison, explained, agreement = text.split("\n\n")
     assert cells_of(table)[0] == ["context", "alibi", "kerple", "rope", "sandwich"]
     assert cells_of(table)[2] == ["256", "5.30 ± 0.10†", *["**5.10 ± 0.10**"] * 3]
     numbers = ["5.37 ± 0.15†", "**5.07 ± 0.15∗**", "5.17 ± 0.06", "5.17 ± 0.15"]
     assert cells_of(table)[3] == ["512", *numbers]
     assert "(paired two-sided t-test over 3 seeds, level 0.05)." in caption
-    found = {row[0]: row[2] for row in cells_of(comparison)}
-    assert found["encoding"] == "2x" and found["sandwich"] == "1.01 (0.96)"
-    assert found["alibi"] == "1.01† (1.03†)" and found["kerple"] == "0.99∗ (0.95∗)"
-    assert found["rope"] == "1.01 (3.05†)"
+    assert cells_of(comparison)[0] == ["encoding", "growth", "order"]
+    assert cells_of(comparison)[2:] == [  # at 2x; 3.05 is 15.87 / 5.21
+        ["alibi", "1.01† (1.03†)", "4 (3)"],
+        ["kerple", "0.99∗ (0.95∗)", "1 (1)"],
+        ["rope", "1.01 (3.05†)", "2 (4)"],
+        ["sandwich", "1.01 (0.96)", "2 (2)"],
+    ]
+    assert "at 2 times the training length: growth relative to the training length" in explained
+    assert "4 of 6 pairs of encodings have the paper's order." in explained
+    assert cells_of(agreement)[2][1:5] == ["35", "8", "—", "—"]
     assert "† sandwich is significantly better, ∗ significantly worse." in explained
     # An encoding that the table does not have, with one seed, changes no mark.
     text = reported(*records, record("alibi-shift:shift=-1", {256: 4.9, 512: 4.9}))
@@ -344,15 +351,23 @@ def test_a_table_names_what_else_differs_between_runs(tmp_path, name, value):
 def test_check_names_files_that_differ(monkeypatch, tmp_path, refused):
     """A table with another digit; without --check it is written again."""
     (tmp_path / "results").mkdir()
-    for name in ("quickstart", "paper"):
+    for name in ("reproduction", "paper"):
         shutil.copytree(ROOT / "results" / name, tmp_path / "results" / name)
-    rows = [row for row in report.read_rows() if "quickstart" in row["command"]]
+    command = "results/reproduction/rows/records.jsonl --paper " + TABLE_2
+    row = {"command": f"python report.py {command} --out_dir results/reproduction/rows"}
     monkeypatch.setattr(report, "ROOT", tmp_path)
-    monkeypatch.setattr(report, "read_rows", lambda: rows)
-    table = tmp_path / "results" / "quickstart" / "perplexity.md"
+    monkeypatch.setattr(report, "read_rows", lambda: [row | {"files": ["perplexity.md"]}])
+    report.main(["--all"])
+    table = tmp_path / "results" / "reproduction" / "rows" / "perplexity.md"
     text = table.read_text()
-    table.write_text(text.replace("256", "257"))
-    message = "error: not what the records give: results/quickstart/perplexity.md: "
+    assert "128" in text
+    page = (tmp_path / "results" / "paper" / "README.md").read_text()
+    rows = {row[0]: row[1:4] for row in cells_of(page)[4:] if row}
+    assert rows[TABLE_2] == ["20", "10", "—"]
+    assert rows["cable_table4_fineweb-edu-10b_tiny"] == ["50", "0", "—"]
+    table.write_text(text.replace("128", "129"))
+    message = "error: not what the records give: results/reproduction/rows/perplexity.md: "
     assert refused(report.main, "--all", "--check") == [message + "python report.py --all true"]
     report.main(["--all"])
     assert table.read_text() == text
+    report.main(["--all", "--check"])

@@ -3,9 +3,12 @@
 import re
 
 import pytest
+import yaml
+from conftest import ROOT
 
 import pe_spec
 from reporting import paper
+from train_gpt import Config
 
 # Read from the papers: file, training length, encoding, context, number with ± and mark.
 NUMBERS = """
@@ -67,6 +70,30 @@ def test_every_table_of_the_index_loads():
         assert table.rows and bool(table.numbers) == (table.metric in ("Perplexity", "nDCG@10"))
         for pe in table.numbers:
             pe_spec.parse(pe)
+
+
+CONFIGS = {  # of the scripts of the tables
+    "cable_table1_wikitext-103_tiny": "wikitext103_tiny",
+    "cable_table4_fineweb-edu-10b_tiny": "fineweb-edu_tiny",
+    "cable_table5_wikitext-103_medium": "wikitext103_medium",
+    "cable_table5_wikitext-103_small": "wikitext103_small",
+    "cable_table1_fineweb-edu-10b_medium": "fineweb-edu_medium",
+    "cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512": "fineweb-edu_small",
+    "cable_table3_mldr_ndcg10_bert": "fineweb-edu_bert",
+    "sandwich_table3_arxiv": "sandwich_small",
+}
+
+
+@pytest.mark.parametrize("name, config", CONFIGS.items())
+def test_settings_of_tables_are_those_of_the_configs(name, config):
+    """Sandwich's size fits untied embeddings only, which sandwich_small.yaml has not."""
+    written = yaml.safe_load((ROOT / f"configs/{config}.yaml").read_text())
+    settings = vars(Config(**written))
+    table = paper.load(name)
+    assert table.size == settings["size"]
+    for key in ("steps", "tokens_per_step", "lr"):
+        assert table.settings[key] == settings[key]
+    assert settings["tied"] and table.settings["tied"] == (table.paper != "Sandwich")
 
 
 def test_generalization_is_from_version_1():

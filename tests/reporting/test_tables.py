@@ -1,8 +1,7 @@
 """Columns, tables and captions of records with known numbers."""
 
-from test_report import SAME_TARGETS, record
+from test_report import record
 
-from reporting import paper, paper_tables
 from reporting.columns import (
     differing_settings,
     differing_texts,
@@ -129,56 +128,6 @@ def test_settings_are_in_the_labels_of_a_sweep():
     assert differing_settings([sweep[0], llama]) == ["block"]
     # Without steps: imported weights, and the same weights under another encoding.
     assert differing_settings([each | {"step": 0} for each in (sweep[0], llama)]) == []
-
-
-SAME_SETTING = {
-    "size": "tiny",
-    "data": {"dataset": "wikitext103", "split": "val", "tokenizer": "gpt2"},
-}
-
-
-def test_comparison_with_a_paper_in_its_setting_has_differences():
-    printed = paper.load("cable_table1_wikitext-103_tiny")
-    records = [
-        record("cable", {512: 33.0, 1024: 19.0}, block_size=1024) | SAME_SETTING,
-        record("t5-clip", {1024: 25.1}, seed=1, block_size=1024) | SAME_SETTING,
-    ]
-    second_seed = record("t5-clip", {1024: 25.9}, seed=2, block_size=1024) | SAME_SETTING
-    table = paper_tables.paper_comparison(columns_of([*records, second_seed]), printed)
-    assert [row[:4] for row in table.cells] == [
-        ["encoding", "512", "1,024", "2,048"],
-        ["cable", "33.00 (23.70, +39.2%)", "19.00 (22.32, -14.9%)", "— (21.48)"],
-        ["t5-clip", "— (25.06)", "25.50 ± 0.57 (23.60, +8.1%)", "— (27.64)"],
-    ]
-    for other in ("dataset", "tokenizer", "size"):
-        changed = {"data": SAME_SETTING["data"] | {other: "bytes"}}
-        changed = {"size": "custom"} if other == "size" else changed
-        table = paper_tables.paper_comparison(columns_of([records[0] | changed]), printed)
-        assert table.cells[0][1:3] == ["0.5x", "2x"]
-
-
-def test_table_2_of_sandwich_has_both_training_lengths():
-    """Absolute in the paper's setting, otherwise relative to the shortest printed context."""
-    printed = paper.load("sandwich_table2_arxiv")
-    setting = {"size": "small", "data": {**SAME_SETTING["data"], "dataset": "arxiv"}}
-    setting["protocol"] = SAME_TARGETS
-    lengths = {2048: 6.0, 4096: 6.3, 8192: 6.6}
-    records = [
-        record("alibi-shift:shift=6", lengths, block_size=2048) | setting,
-        record("window:w=160", lengths, block_size=1024) | setting,
-    ]
-    table = paper_tables.paper_comparison(columns_of(records), printed)
-    assert [row[:2] for row in table.cells] == [
-        ["encoding", "2,048"],
-        ["alibi-shift:shift=6", "6.00 (4.4, +36.4%)"],
-        ["window:w=160", "6.00 (6.2, -3.2%)"],
-    ]
-    segments = [each | {"protocol": {"name": "segments"}} for each in records]
-    table = paper_tables.paper_comparison(columns_of(segments), printed)
-    assert table.cells[0] == ["encoding", "2x", "4x"]
-    assert table.cells[2] == ["window:w=160", "1.05 (1.00)", "1.10 (1.00)"]
-    assert "its value at the shortest context" in table.caption
-    assert table.caption.endswith("The protocols differ (docs/evaluation.md).")
 
 
 def test_wide_tables_show_the_largest_deviation_and_omit_close_lengths():
