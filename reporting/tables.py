@@ -88,7 +88,8 @@ def accuracy_table(records: list[dict]) -> Table:
         for record in column.records:
             numbers = [record[key] for key in ("acc", "acc_se", "acc_norm", "acc_norm_se")]
             acc, error, *norm = (format_number(n and 100 * n) for n in numbers)
-            label = record["run"] if len(column.records) > 1 else column.label
+            is_one = len(column.records) == 1
+            label = column.label if is_one else f"{column.label}, seed {record['seed']}"
             row = [label, f"{acc} ± {error}", " ± ".join(norm), f"{record['examples']:,}"]
             cells.append(row)
     splits = " and ".join(sorted({record["data"]["split"] for record in records}))

@@ -144,6 +144,7 @@ def test_records_of_all_kinds_at_once(tmp_path, capsys):
     }
     accuracy, speed = record_examples.accuracy(), record_examples.speed()
     records = {"p": RECORDS[0], "q": same_targets, "h": accuracy, "b": speed}
+    records |= {f"s{n}": accuracy | {"pe": "rope", "run": f"r{n}", "seed": n} for n in (1, 2)}
     paths = [save(tmp_path / f"{name}.json", entry) for name, entry in records.items()]
     report.main([*paths, "--out_dir", str(tmp_path / "out")])
     tables = {
@@ -157,7 +158,9 @@ def test_records_of_all_kinds_at_once(tmp_path, capsys):
         "train.png",
     }
     text = (tmp_path / "out" / "hellaswag.md").read_text()
-    assert "| cable | 30.00 ± 1.00 | 40.00 ± — |        2 |" in text
+    labels = [line.split("|")[1].strip() for line in text.splitlines()[2:5]]
+    assert labels == ["cable", "rope, seed 1", "rope, seed 2"]
+    assert "| 30.00 ± 1.00 | 40.00 ± — |        2 |" in text
     assert "HellaSwag (val): accuracy" in text and "; byte tokens, no" in text
 
 

@@ -11,6 +11,8 @@ from test_report import record
 from reporting import figures
 from reporting.columns import in_order, make_columns
 
+PLUGIN = "rope:heads_percent=75+my-bias"
+
 
 @pytest.fixture
 def drawn(monkeypatch):
@@ -69,7 +71,7 @@ def legends(monkeypatch):
 
 def test_an_encoding_has_one_color_in_every_figure(legends, tmp_path):
     """Alone or with others, in all kinds of plots, and with other attention."""
-    records = [record(pe, {256: 4.0, 512: 4.0}) for pe in ("cable", "rope", "rope+cable")]
+    records = [record(pe, {256: 4.0, 512: 4.0}) for pe in ("cable", "rope", PLUGIN)]
     records += [records[1] | {"cache_window": 256}]
     plot(records, tmp_path / "a.png")
     plot(records[:0:-1], tmp_path / "a.png")
@@ -77,10 +79,10 @@ def test_an_encoding_has_one_color_in_every_figure(legends, tmp_path):
     result = {"repeats": 2, "model": "tiny", "dtype": "float32", "device": "cpu", "compile": False}
     result["contexts"] = {length: {"rope": entry, "cable": entry} for length in ("256", "512")}
     figures.speeds(result, tmp_path / "a.png")
-    panel = [("loss", [figures.Line("rope+cable", [(1, 2.0), (2, 1.0)])])]
+    panel = [("loss", [figures.Line(PLUGIN, [(1, 2.0), (2, 1.0)])])]
     figures.draw_lines(tmp_path / "a.png", "title", panel, "steps", "linear", "linear")
     colors = [{label: color for label, color, *_ in legend} for legend in legends]
-    labels = {"cable", "rope", "rope+cable", "rope, last 256 tokens"}
+    labels = {"cable", "rope", PLUGIN, "rope, last 256 tokens"}
     assert {*colors[0]} == labels and len({*colors[0].values()}) == 4
     assert all(colors[0].items() >= others.items() for others in colors) and len(colors) == 5
 
