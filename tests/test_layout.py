@@ -1,31 +1,18 @@
-"""Layout of the repository: names at the root, import directions and the size of packages."""
+"""Layout of the repository: names at the root and import directions."""
 
 import importlib.metadata
-import re
-import subprocess
 import sys
 
-import pytest
 from conftest import CORE, ROOT, python
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from layers import MODULES, RANKS, diagram, imported_modules, part_of  # noqa: E402
+from layers import MODULES, RANKS, imported_modules, part_of  # noqa: E402
 
 PROGRAMS = {name for name in MODULES if part_of(name) == "programs"}
 PACKAGES = {path.parent.name for path in ROOT.glob("*/__init__.py")}
 # Folders of the root that can be imported by accident, as namespace packages.
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name.isidentifier()}
 IMPORTS = {name: imported_modules(path) for name, path in MODULES.items()}
-
-
-def test_root_has_at_most_24_python_files():
-    assert len(list(ROOT.glob("*.py"))) <= 24
-
-
-@pytest.mark.parametrize("package", sorted({path.parent for path in MODULES.values()} - {ROOT}))
-def test_package_has_at_most_ten_modules(package):
-    modules = [path for path in package.glob("*.py") if path.name != "__init__.py"]
-    assert 0 < len(modules) <= 10
 
 
 def test_import_graph_has_no_cycle():
@@ -58,11 +45,6 @@ def test_every_import_points_to_an_earlier_layer():
     assert {pair for pair in beside if len(pair) > 1} == {frozenset({"posenc", "pe_spec"})}
 
 
-def test_diagram_of_the_layers_is_current():
-    page = (ROOT / "docs/development.md").read_text(encoding="utf-8")
-    assert diagram() in page, "run python scripts/layers.py"
-
-
 def test_root_names_differ_from_other_packages():
     """A module here hides a package of the same name from every dependency that imports it."""
     names = PROGRAMS | PACKAGES | FOLDERS | CORE
@@ -80,13 +62,3 @@ def test_training_loads_neither_measuring_nor_printing():
     loaded = {name.partition(".")[0] for name in modules} & RANKS.keys()
     assert loaded >= {"model", "training"}
     assert not {part for part in loaded if RANKS[part] > RANKS["training"]}
-    assert len(set(modules) & MODULES.keys()) <= 35
-
-
-def test_a_training_step_and_an_evaluation_are_small():
-    command = [sys.executable, ROOT / "tests" / "count_functions.py"]
-    counted = subprocess.run(command, text=True, capture_output=True).stdout
-    numbers = re.findall(r"(step|evaluation): (\d+) functions in (\d+) files", counted)
-    (_, *step), (_, *evaluation) = numbers
-    assert int(step[0]) <= 50 and int(step[1]) <= 7
-    assert int(evaluation[0]) <= 180 and int(evaluation[1]) <= 16

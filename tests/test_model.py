@@ -1,5 +1,6 @@
 """GPT: loss, causal, KV cache, compilation, weight decay, layers of a pattern, initial weights."""
 
+import inspect
 import math
 from unittest import mock
 
@@ -191,6 +192,11 @@ def test_only_linear_and_embedding_weights_decay(pe, encoding_decays):
     assert set(decay["params"]) == {parameters[f"{layer}.weight"] for layer in layers}
 
 
+def arguments(call):
+    """Return {name: value} of the arguments of a noted call of attention.attend."""
+    return inspect.signature(attention.attend).bind(*call.args, **call.kwargs).arguments
+
+
 def test_running_sums_are_float32_under_autocast():
     """Rounding errors of the gates in bfloat16 would add up along the text."""
     model = make_model("cable")
@@ -203,7 +209,7 @@ def test_running_sums_are_float32_under_autocast():
         model(torch.randint(V, (2, 30)))
     x, step = features.call_args.args[0].double(), encoding.step
     decay = F.relu(x @ step.weight.double().T + step.bias)
-    (s,) = attend.call_args_list[0].args[3].k_features
+    (s,) = arguments(attend.call_args_list[0])["bias_inputs"].k_features
     assert_close(s.double(), -decay.cumsum(1).mT, rtol=1e-5, atol=1e-6)
 
 
@@ -217,7 +223,7 @@ def test_each_layer_of_a_pattern_takes_its_path():
     assert GPT(model.config).attention_paths == model.attention_paths
     with mock.patch("attention.attend", wraps=attention.attend) as attend:
         model(torch.randint(V, (1, 5)))
-    assert [call.args[5].name for call in attend.call_args_list] == expected
+    assert [arguments(call)["path"].name for call in attend.call_args_list] == expected
     with pytest.raises(InputError, match="the sdpa attention path cannot compute Kerple"):
         make_model("kerple@1_rope@1", attention="sdpa")
 

@@ -5,6 +5,7 @@ The step of train_gpt.py, the named path of attention, the tokens of a context.
 
 import copy
 import dataclasses
+import inspect
 import math
 
 from runtime import checkpoints
@@ -51,9 +52,10 @@ def test_attention_cases_use_the_path_they_name(monkeypatch):
     """Gradients reach the projection, the normalized input and the encoding."""
     paths, grads = [], []
     attend, grad = attention.attend, torch.autograd.grad
+    signature = inspect.signature(attend)
 
     def noting_path(*args, **options):
-        paths.append(args[5].name)
+        paths.append(signature.bind(*args, **options).arguments["path"].name)
         return attend(*args, **options)
 
     def noting_gradients(*args, **options):
