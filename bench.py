@@ -1,8 +1,7 @@
-"""Benchmark training, attention, generation, evaluation and data preparation.
+"""Benchmark training, attention, generation and evaluation.
 
     python bench.py train attention --encodings cable,alibi --context 512,1024 --out out.json
     python bench.py train --encodings cable,t5 --model medium --micro_batch 8 --device cuda
-    python bench.py prepare --source corpus.jsonl
     python bench.py compare --out results/bench/compare.json
     python report.py out.json --out_dir results/bench
 
@@ -13,7 +12,6 @@ attention  attention alone, forward and backward, with everything the encoding
            fused kernel without an encoding. Prints which path to pass.
 generate   greedy generation up to the context; reading the prompt is not timed
 eval       the losses of a micro-batch without gradients
-prepare    a jsonl or parquet file to shards, compared with tiktoken alone
 compare    ratios to other people's code; what is missing is named and skipped
 
 `rope` and `nope` are measured together with every other encoding, and
@@ -23,13 +21,10 @@ what a GPU adds.
 
 import os
 import re
-import statistics
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal
 
 from runtime import cli, devices
@@ -44,8 +39,6 @@ from benchmarking.setting import BASELINES, BenchmarkCase, Setting, interleave, 
 from errors import InputError
 from model import GPTConfig
 from reporting.tables import comparison_table, speed_table, time_table
-from text_data import shards, text_sources, tokenization
-from text_data.tokenizer import TiktokenTokenizer, load_tokenizer
 
 # Cases that are measured together with every other encoding.
 COMPANIONS = (*BASELINES, "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn")
@@ -56,7 +49,7 @@ class Config:
     """Settings of a benchmark."""
 
     what: list[str] = field(default_factory=list)
-    """benchmarks to run: train, attention, generate, eval, prepare; or compare"""
+    """benchmarks to run: train, attention, generate, eval; or compare"""
     encodings: str = "cable"
     """positional encodings in addition to rope and nope, separated by commas"""
     plugin: dict[str, str] | None = None
@@ -80,29 +73,19 @@ class Config:
     GPUs and float32 on CPUs"""
     compile: bool | None = None
     """torch.compile; null: as the programs do: train and attention on GPUs"""
-    source: str | None = None
-    """prepare: jsonl or parquet file with a column `text`; null: Python's standard library"""
-    tokenizer: Literal["bytes", "gpt2"] = "gpt2"
-    """prepare: tokenizer"""
     repeats: int = cli.limited(5, 1, 10**6)
     """counted rounds"""
     out: str | None = None
     """JSON file for the record, with hardware and versions"""
 
     def __post_init__(self):
-        known, problems = (*BENCHMARKS, "prepare", "compare"), []
+        known, problems = (*BENCHMARKS, "compare"), []
         for name in {*self.what} - {*known}:
             problems.append(f"unknown benchmark '{name}': choose from {', '.join(known)}")
         if not self.what:
             problems.append(f"name a benchmark: {', '.join(known)}")
         if "compare" in self.what and (len(self.what) > 1 or "," in self.context):
             problems.append("compare runs alone, at one context: remove the others")
-        if self.source and not (
-            text_sources.table_format(Path(self.source)) and Path(self.source).is_file()
-        ):
-            problems.append(
-                f"{self.source} is no jsonl or parquet file: pass another --source"
-            )
         if (
             not re.fullmatch(r"\d{1,9}(,\d{1,9})*", self.context)
             or min(self.contexts()) < 2
@@ -130,13 +113,11 @@ class Config:
 
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=("what", "benchmarks to run"))
-    device, dtype = torch.device("cpu"), torch.float32
-    if config.what != ["prepare"]:
-        device, dtype = devices.select_device(config.device, config.dtype)
+    device, dtype = devices.select_device(config.device, config.dtype)
     record = devices.provenance(device)
     record |= {"processor": devices.cpu_name(), "cores": os.cpu_count()}
-    installed = filter(find_spec, ("transformers", "tiktoken", "pyarrow"))
-    record |= {name: version(name) for name in installed}
+    if find_spec("transformers"):
+        record["transformers"] = version("transformers")
     if config.plugin:
         record["plugin"] = config.plugin
     if config.out:
@@ -148,7 +129,7 @@ def main(argv=None):
                 write_json(config.out, record)
         if name == "compare":
             print(f"\n{comparison_table(record).text()}\n")
-        elif name != "prepare":
+        else:
             for table in filter(None, (speed_table(name, result), time_table(result))):
                 print(f"\n{table.text()}\n")
 
@@ -157,9 +138,6 @@ def measure(
     name: str, config: Config, device: torch.device, dtype: torch.dtype
 ) -> Iterator[dict]:
     """Yield the result of a benchmark after each encoding, or row of the comparison."""
-    if name == "prepare":
-        yield benchmark_preparation(config)
-        return
     compiles = config.compile
     if compiles is None:
         compiles = device.type == "cuda" and name in ("train", "attention")
@@ -261,70 +239,6 @@ def compare(config: Config, setting: Setting, result: dict) -> Iterator[dict]:
     for row in comparison.measure_rows(setting, config.repeats, result["skipped"]):
         result["rows"].append(row)
         yield result
-    try:
-        prepared = benchmark_preparation(config)
-    # the tokenizer's vocabulary is neither cached nor reachable
-    except InputError as error:
-        result["skipped"]["preparation"] = str(error)
-        print(f"preparation: skipped, {error}")
-    else:
-        seconds = prepared["seconds"]
-        row = {"task": "preparation", "against": "tiktoken", "tokens": prepared["tokens"]}
-        row["seconds"] = {"ours": seconds["pipeline"], "theirs": seconds["tiktoken"]}
-        result["rows"].append(row)
-    yield result
-
-
-def write_standard_library(path: Path) -> Path:
-    """Write Python's standard library as a parquet file, one row per module."""
-    import pyarrow
-    import pyarrow.parquet
-
-    files = text_sources.standard_library_files()
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
-    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
-    return path
-
-
-def benchmark_preparation(config: Config) -> dict:
-    """Return tokens per second of the preparation and of tiktoken alone, and their ratio.
-
-    Timed: opening the file, reading, tokenizing, hashing, writing and
-    syncing.
-    """
-    tokenizer = load_tokenizer(config.tokenizer)
-    assert isinstance(tokenizer, TiktokenTokenizer)  # as all values of config.tokenizer
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(
-            config.source or write_standard_library(Path(folder) / "stdlib.parquet")
-        )
-        texts = [text for _, text in text_sources.read_rows(str(source), "text", [source])]
-
-        def prepare_shards():
-            content = {"dataset": "bench", "vocab_size": tokenizer.vocab_size}
-            meta = shards.Meta(Path(tempfile.mkdtemp(dir=folder)), content)
-            writer = shards.ShardWriter(meta, "train", 10**8)
-            rows = text_sources.read_rows(str(source), "text", [source])
-            documents = ((writer, number, text) for (number, _), text in rows)
-            tokenization.tokenize_documents(documents, tokenizer, [writer])
-            return meta
-
-        def tokenize_only():
-            tokenizer.encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count())
-
-        tokens = prepare_shards().content["splits"]["train"]["tokens"]
-        calls = {"pipeline": lambda: prepare_shards, "tiktoken": lambda: tokenize_only}
-        seconds = interleave(calls, config.repeats, torch.device("cpu"), "prepare")
-    rates = {name: tokens / statistics.median(rounds) for name, rounds in seconds.items()}
-    ratio = rates["pipeline"] / rates["tiktoken"]
-    print(
-        f"prepare, {source.name}, {config.tokenizer}, {os.cpu_count()} cores, "
-        f"median of {config.repeats}: {rates['pipeline']:,.0f} tokens/s to shards, "
-        f"{rates['tiktoken']:,.0f} tokens/s by tiktoken alone, ratio {ratio:.3f}"
-    )
-    result = {"source": source.name, "tokenizer": config.tokenizer, "documents": len(texts)}
-    result |= {"tokens": tokens, "tokens_per_second": rates, "ratio": ratio}
-    return result | {"seconds": seconds}
 
 
 if __name__ == "__main__":

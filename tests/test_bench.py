@@ -17,7 +17,6 @@ from benchmarking.setting import BenchmarkCase, Setting, make_entry
 from errors import InputError
 from evaluation.record_schema import COMPARISON, SPEED
 from model import GPT, GPTConfig
-from text_data import text_sources
 
 SMALL = shlex.split(
     "--model quickstart --vocab_size 320 --micro_batch 2 --repeats 3 --device cpu --dtype float32"
@@ -148,38 +147,12 @@ def test_every_encoding_is_compiled(monkeypatch):
     assert last["compile"] and len(last["contexts"]["10"]) == 5 and len(graphs) == 10
 
 
-@pytest.fixture
-def library(tmp_path, monkeypatch):
-    """Replaces the standard library by 20 files of 7 * n bytes."""
-    files = [tmp_path / f"{n}.py" for n in range(20)]
-    for n, file in enumerate(files):
-        file.write_text("naïve " * n)
-    monkeypatch.setattr(text_sources, "standard_library_files", lambda: files)
-
-
-@pytest.mark.parametrize("flags", ["", " --source rows.jsonl"])
-def test_preparation_counts_the_tokens_of_the_source(flags, library, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    rows = [{"text": "naïve " * n} for n in range(20)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    record = measure(tmp_path, "prepare --tokenizer bytes" + flags)
-    prepare = record["prepare"]
-    assert (prepare["documents"], prepare["tokens"]) == (20, 20 + 7 * sum(range(20)))
-    rates = prepare["tokens_per_second"]
-    for name, seconds in prepare["seconds"].items():
-        assert len(seconds) == 3
-        assert math.isclose(rates[name], prepare["tokens"] / sorted(seconds)[1])
-    assert prepare["ratio"] == rates["pipeline"] / rates["tiktoken"]
-    assert {"command", "commit", "device", "tiktoken", "pyarrow", "cores"} <= set(record)
-    assert f"ratio {prepare['ratio']:.3f}" in capsys.readouterr().out
-
-
 def instant(setting, pe):
     """Return a case that takes no time."""
     return {pe: BenchmarkCase(lambda: lambda: None, setting.context, flops=2)}
 
 
-def test_compare_names_and_skips_what_is_missing(library, monkeypatch, tmp_path, capsys):
+def test_compare_names_and_skips_what_is_missing(monkeypatch, tmp_path, capsys):
     """The table has a row for each task, in order. A pair that fails or is missing is skipped."""
 
     def missing(pe, setting):
@@ -198,11 +171,11 @@ def test_compare_names_and_skips_what_is_missing(library, monkeypatch, tmp_path,
     monkeypatch.setattr(comparison, "ROWS", rows)
     monkeypatch.setitem(comparison.PRODUCT_SIZE, "cpu", 4)
     monkeypatch.delenv("NANOGPT", raising=False)
-    record = measure(tmp_path, "compare --context 8 --tokenizer bytes")
+    record = measure(tmp_path, "compare --context 8")
     assert find_mismatch(record, COMPARISON) is None
-    assert record["transformers"] and record["tiktoken"]
+    assert record["transformers"]
     assert list(record["compare"]["skipped"]) == ["a, cable, m", "b, cable, f"]
-    assert [row["task"] for row in record["compare"]["rows"]] == ["c", "d", "preparation"]
+    assert [row["task"] for row in record["compare"]["rows"]] == ["c", "d"]
     assert shapes == [("cable", {}), ("rope", {"block": "llama", "qk_norm": False})]
     row = record["compare"]["rows"][0]
     assert (row["tokens"], row["flops"], row["product_flops"]) == (8, 16, 128)

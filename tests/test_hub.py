@@ -19,7 +19,6 @@ import pytest
 import torch
 import transformers
 import yaml
-from conftest import python
 from hub_server import HubServer
 from huggingface_hub import HfFileSystem, constants
 
@@ -378,10 +377,3 @@ def test_tokenizer(hub):
     PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(folder)
     loaded = tokenizer.make_tokenizer("hf:user/tokenizer", tuple)
     assert loaded.encode("hello world") == backend.encode("hello world").ids
-
-
-def test_program_with_hf_endpoint(server, tmp_path, local_shards):
-    environment = {"HF_ENDPOINT": server.endpoint, "HF_HOME": str(tmp_path / "home")}
-    done = python("prepare_fineweb.py", *fineweb_flags(tmp_path / "toy"), **environment)
-    assert done.returncode == 0, done.stderr
-    assert shards_of(tmp_path / "toy") == local_shards

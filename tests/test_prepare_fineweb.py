@@ -211,15 +211,3 @@ def test_shards_added_later_equal_one_run(tmp_path, hub, capsys):
     prepare(tmp_path / "grown" / "toy", "--dataset", hub, "--shards", 3)
     assert "is already prepared" in capsys.readouterr().out
     assert contents(tmp_path / "grown" / "toy") == one_run
-
-
-@pytest.mark.parametrize("lost", ["toy_val_000000.bin", "toy_train_000004.bin"])
-def test_missing_shards_are_written_again(tmp_path, hub, refused, lost):
-    out = prepare(tmp_path / "toy", "--dataset", hub)
-    whole = contents(out)
-    (out / lost).unlink()
-    assert refused(prepare_fineweb.main, "--verify", "--out_dir", out) == [
-        f"error: {out / lost} does not exist: run the preparation again to write missing shards"
-    ]
-    prepare(out, "--dataset", hub)
-    assert contents(out) == whole

@@ -12,7 +12,7 @@ import fsspec
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import ROOT, contents, documents_of, repeat_until_done
+from conftest import ROOT, documents_of
 
 import prepare_text
 import prepare_wikitext
@@ -80,35 +80,6 @@ def test_long_files_are_read_in_pieces(tmp_path, monkeypatch, line):
     out = tmp_path / "out"
     prepare(tmp_path / "long.txt", "--val", tmp_path / "val.txt", "--out_dir", out)
     assert documents_of(out, "train") == [text]
-
-
-@pytest.mark.parametrize("choice", ["bytes", "bpe:260"])
-def test_interrupted_anywhere_it_resumes_to_the_same_bytes(tmp_path, monkeypatch, choice):
-    for n in range(40):
-        (tmp_path / f"{n:02}.txt").write_text(f"{n}: some text\n" * (10 + n % 7))
-    flags = [tmp_path, "--shard_tokens", 500, "--val_every", 4, "--tokenizer", choice]
-    prepare(*flags, "--out_dir", tmp_path / ".whole" / "toy")
-    whole = contents(tmp_path / ".whole" / "toy")
-    assert len(whole) > 8
-    flush, flushed = shards.ShardWriter._flush, []
-
-    def flush_and_interrupt(self, next_token):
-        flush(self, next_token)
-        flushed.append(next_token)
-        if len(flushed) % 2 == 0:
-            raise KeyboardInterrupt
-
-    part = tmp_path / ".part" / "toy"
-    with monkeypatch.context() as patch:
-        patch.setattr(shards.ShardWriter, "_flush", flush_and_interrupt)
-        interruptions = repeat_until_done(lambda: prepare(*flags, "--out_dir", part))
-    assert interruptions > 2 and len(flushed) == len([*part.glob("*.bin")])  # none written twice
-    assert contents(part) == whole
-    (part / "toy_val_000001.bin").unlink()
-    if choice != "bytes":
-        (part / "tokenizer.json").unlink()  # it is trained again
-    prepare(*flags, "--out_dir", part)
-    assert contents(part) == whole
 
 
 @pytest.mark.parametrize("piece", [7, 1 << 16])

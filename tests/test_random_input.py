@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 import record_examples
-import torch
 import yaml
-from conftest import TINY, save_checkpoint
+from conftest import TINY
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from in_process import call
@@ -180,22 +179,6 @@ def test_settings(program, data, run, data_dir, texts):
         call(program, *flags).check()
 
 
-@random_input
-@given(data=st.data())
-def test_values_in_meta_json(data, data_dir, run, texts):
-    with limited_folder() as folder:
-        path = shutil.copytree(data_dir, folder / "toy") / "meta.json"
-        path.write_text(json.dumps(mutate(json.loads(path.read_text()), data)))
-        copied = shutil.copytree(run, folder / "run")
-        actions = [
-            [train_gpt, *TINY, "--steps", "2", "--data", "toy", "--out_dir", "out"],
-            [eval_extrapolation, copied, "--data", "toy", *LENGTHS],
-            [prepare_text, texts, "--val_every", "5", "--out_dir", "toy"],
-            [prepare_text, "--verify", "--out_dir", "toy"],
-        ]
-        call(*data.draw(st.sampled_from(actions))).check()
-
-
 @pytest.fixture
 def quick_plots(monkeypatch):
     """Plots are made, but not drawn, which takes most of the time."""
@@ -217,46 +200,3 @@ def test_values_in_records_of_each_kind(make, data, quick_plots):
         call(report, *data.draw(st.sampled_from([names, names[1:]])), "--out_dir", "out").check()
         call(compare, *names).check()
         assert {path.name for path in folder.iterdir()} <= {*names, "out"}
-
-
-@random_input
-@given(data=st.data())
-def test_values_in_checkpoints(data, run, data_dir):
-    train = [train_gpt, *TINY, "--data", data_dir, "--out_dir"]
-    actions = [
-        [eval_extrapolation, "run", "--lengths", "8", *CPU],
-        [sample, "run", *CPU, "--max_new_tokens", "2"],
-        [export_hf, "run", "--out_dir", "out"],
-        [*train, "out", "--init_from", "run"],
-        [*train, "run", "--resume", "--steps", "8"],
-    ]
-    with limited_folder() as folder:
-        path = shutil.copytree(run, folder / "run") / NEWEST
-        save_checkpoint(mutate(torch.load(path, weights_only=True), data), path)
-        call(*data.draw(st.sampled_from(actions))).check()
-
-
-@random_input
-@given(data=st.data())
-def test_prompts(data, run):
-    text = data.draw(st.text(max_size=300)).replace("\0", "")
-    with limited_folder():
-        call(sample, run, *CPU, "--max_new_tokens", "5", "--prompt", text).check()
-
-
-@random_input
-@given(data=st.data())
-def test_texts_and_tables_to_prepare(data):
-    rows = [json.dumps({"text": data.draw(values)}).encode() for _ in range(2)]
-    contents = [
-        data.draw(st.binary(max_size=300)),
-        data.draw(st.text(max_size=300)).encode(),
-        b"\n".join([*rows, data.draw(st.binary(max_size=20))]),
-        b"line\n" * 200 + data.draw(st.binary(max_size=9)),
-    ]
-    with limited_folder() as folder:
-        (folder / "text").mkdir()
-        for number, content in enumerate(contents):
-            suffix = data.draw(st.sampled_from([".txt", ".jsonl", ".parquet", ".md"]))
-            (folder / "text" / f"{number}{suffix}").write_bytes(content)
-        call(prepare_text, "text", "--val_every", "2", "--out_dir", "data").check()
