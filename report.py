@@ -57,6 +57,7 @@ from evaluation.record_schema import read_records
 from reporting import figures, metrics, paper, paper_tables, tables
 from reporting.columns import (
     describe_differences,
+    describe_spans,
     differing_texts,
     group_by_protocol,
     in_order,
@@ -194,7 +195,7 @@ def report_lengths(
         marks, caption = paper_tables.seed_marks(columns, matching)
         warning, differences = describe_differences(columns, may_differ, by_model=True)
         table, stem = metric.table(columns, marks), f"{metric.stem}{suffix}"
-        table.caption += caption + differences
+        table.caption += caption + describe_spans(columns) + differences
         compared = None
         if metric is metrics.RECEPTIVE_FIELD:
             fields = paper.load(paper.RECEPTIVE_FIELDS)

@@ -6,6 +6,7 @@ where the encoding does not support the length.
 """
 
 import json
+import math
 import re
 import statistics
 from collections import Counter
@@ -39,6 +40,8 @@ LABELS = {
 RECIPE_KEYS = ("parameters", "step", "objective", "settings", "training_text")
 # What runs must share to be compared, in addition to their settings.
 TRAINING_KEYS = ("size", "block_size", "step", "training_text")
+# Which tokens of a text are tested: follows from the context lengths.
+SPAN_KEYS = ("span", "spans", "overlap", "remainder", "documents")
 MAX_LISTED = 3  # columns of which a sentence lists all settings
 
 Names = tuple[str, ...]  # of settings
@@ -65,7 +68,10 @@ class Column:
         """Return the settings in which two columns differ, except `ignored`."""
         if self is other:
             return []
-        names = differing_settings([self.records[0], other.records[0]])
+        pair = [self.records[0], other.records[0]]
+        names = differing_settings(pair)
+        if len({*map(_span_of, pair)}) > 1:
+            names.append("text")
         return [name for name in names if name not in (*self.may_differ, *ignored)]
 
     def lengths(self) -> list[int]:
@@ -128,7 +134,7 @@ def make_columns(records: list[dict], key: str, may_differ: Names = ()) -> list[
     columns. If runs still share it, it ends with the run's name, with
     its folder if several runs have this name.
     """
-    groups = [*_group(in_order(records), setup_of).values()]
+    groups = [*_group(_join_lengths(in_order(records)), setup_of).values()]
     first = [group[0] for group in groups]
     labels = [record["pe"] + _label_suffix(record, first) for record in first]
     runs = Counter(record.get("run") for record in records)
@@ -144,6 +150,26 @@ def make_columns(records: list[dict], key: str, may_differ: Names = ()) -> list[
             name = f"{label}, run {folder}{record['run']}"
             columns.append(Column(name, pe, [record], key, may_differ))
     return columns
+
+
+def _join_lengths(records: list[dict]) -> list[dict]:
+    """Return one record for each run, with the lengths of all its evaluations.
+
+    Of a length that was evaluated more than once, the entry of the
+    shortest span counts.
+    """
+    names = ("seed", "run", "folder", "checkpoint_sha256")
+    joined = []
+    for same in _group(
+        records, lambda each: (*setup_of(each), *map(each.get, names))
+    ).values():
+        if "lengths" not in same[0]:
+            joined += same
+            continue
+        same.sort(key=lambda each: (each.get("protocol") or {}).get("span") or math.inf)
+        lengths = {n: entry for each in same[::-1] for n, entry in each["lengths"].items()}
+        joined.append(same[0] | {"lengths": lengths})
+    return joined
 
 
 def _label_suffix(record: dict, records: list[dict]) -> str:
@@ -181,13 +207,15 @@ def differing_settings(records: list[dict]) -> list[str]:
     combine = set.intersection if has_import else set.union
     names = sorted(combine(*map(set, trainings))) if trainings else []
     if all(record.get("step") == 0 for record in records):
-        names = ["block_size", "size"]
+        names = ["block_size", "size", "step"]
     return [name for name in names if len({str(each.get(name)) for each in trainings}) > 1]
 
 
 def training_of(record: dict) -> dict:
     """Return a run's training settings, without encoding and seed."""
     others = {name: record.get(name) for name in TRAINING_KEYS}
+    if others["step"] is not None:  # with those of --init_from
+        others["step"] += record.get("init_steps") or 0
     defaults = {} if "model" in record["settings"] else RECORD_DEFAULTS
     return defaults | record["settings"] | others
 
@@ -271,18 +299,47 @@ def sort_key(pe: str) -> tuple[int, list]:
 
 
 def group_by_protocol(records: list[dict]) -> list[list[dict]]:
-    """Return groups of equal text (data, protocol) and metric, in order."""
+    """Return groups of equal data, protocol and metric, in order.
+
+    Records of other context lengths, whose tokens differ, are in one
+    group (`describe_spans`).
+    """
 
     def question(record):
-        parts = [record["data"], record.get("protocol"), record.get("metric")]
-        return json.dumps(parts, sort_keys=True)
+        protocol = record.get("protocol") or {}
+        kept = {k: v for k, v in protocol.items() if k not in SPAN_KEYS and v is not None}
+        kept["within"] = "documents" in protocol
+        return json.dumps([record["data"], kept, record.get("metric")], sort_keys=True)
 
     return [*_group(in_order(records), question).values()]
 
 
+def _span_of(record: dict) -> str:
+    """Return which tokens of a text are tested, as JSON."""
+    protocol = record.get("protocol") or {}
+    return json.dumps({name: protocol[name] for name in SPAN_KEYS if protocol.get(name)})
+
+
+def describe_spans(columns: list[Column]) -> str:
+    """Return a sentence on columns that are tested on other tokens of the text, if any."""
+    by_span = _group(columns, lambda each: _span_of(each.records[0]))
+    texts = []
+    for span, found in by_span.items():
+        words = ", ".join(f"{name} {value}" for name, value in json.loads(span).items())
+        labels = ", ".join(column.label for column in found)
+        texts.append(f"{words or 'all'} ({labels})")
+    return (
+        f" Tokens of the text differ: {escape_markdown('; '.join(texts))}."
+        if texts[1:]
+        else ""
+    )
+
+
 def differing_texts(records: list[dict]) -> list[str]:
     """Return data sets on which runs were tested on other text, or by another protocol."""
-    names = Counter(group[0]["data"]["dataset"] for group in group_by_protocol(records))
+    names = Counter()
+    for group in group_by_protocol(records):
+        names[group[0]["data"]["dataset"]] += len({*map(_span_of, group)})
     return [name for name, count in names.items() if count > 1]
 
 

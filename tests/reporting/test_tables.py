@@ -3,6 +3,7 @@
 from test_report import record
 
 from reporting.columns import (
+    describe_spans,
     differing_settings,
     differing_texts,
     group_by_protocol,
@@ -57,9 +58,44 @@ def test_encodings_are_sorted_by_paper_order_then_name_then_number():
 def test_a_table_has_one_data_set_and_one_protocol():
     records = [record(pe, {256: 4.0}) for pe in ("cable", "rope", "alibi", "fox")]
     records[1]["data"] = {**records[1]["data"], "sha256": "2"}
-    records[2]["protocol"] = {**records[2]["protocol"], "span": 512}
+    records[2]["protocol"] = {**records[2]["protocol"], "stride": 64}
     groups = [[entry["pe"] for entry in group] for group in group_by_protocol(records)]
     assert groups == [["cable", "fox"], ["alibi"], ["rope"]]
+
+
+def test_more_lengths_of_some_runs_do_not_split_a_table():
+    """Windows of another longest length have other tokens: not compared, as the caption says."""
+    cable, rope = record("cable", {256: 4.0}, seed=1), record("rope", {256: 5.0}, seed=1)
+    longer = record("rope", {256: 5.5, 8192: 9.0}, seed=1)
+    longer["protocol"] = longer["protocol"] | {"span": 8192, "remainder": "counted"}
+    cached = rope | {"cache_window": 256, "lengths": {"4096": rope["lengths"]["256"]}}
+    (group,) = group_by_protocol([cable, rope, longer, cached])
+    first, second, third = columns_of(group)
+    assert [second.label, third.label] == ["rope", "rope, last 256 tokens"]
+    assert (second.lengths(), second.values(256), second.values(8192)) == (
+        [256, 8192],
+        [5.0],
+        [9.0],
+    )
+    assert table_of(group).cells[1:] == [
+        ["256", "**4.00**", "5.00", "—"],
+        ["4,096", "—", "—", "5.00"],
+        ["8,192", "—", "9.00", "—"],
+    ]
+    assert first.differing(second) == [] and describe_spans([first, second]) == ""
+    columns = columns_of([cable, longer])
+    assert columns[0].differing(columns[1]) == ["text"]
+    assert "span 4096 (cable); span 8192, remainder counted (rope)." in describe_spans(columns)
+
+
+def test_steps_of_the_weights_that_a_run_continues_from_count():
+    """Runs of --steps 0 are of equal length if their weights are."""
+    runs = [record(pe, {}) | {"step": 0, "init_steps": 40} for pe in ("nope", "yarn:factor=4")]
+    assert differing_settings(runs) == []
+    assert differing_settings([runs[0], runs[1] | {"init_steps": 200}]) == ["step"]
+    trained = record("rope", {}) | {"step": 40}
+    assert differing_settings([runs[0], trained]) == []
+    assert differing_settings([runs[0], trained | {"step": 41}]) == ["step"]
 
 
 def test_data_sets_on_which_models_are_tested_on_different_text():
