@@ -19,8 +19,9 @@ from typing import Literal
 
 from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint
-from runtime.schema import fields, find_mismatch
+from runtime.validation import find_mismatch
 
+import msgspec
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -31,8 +32,16 @@ from text_data import text_sources
 from text_data.tokenizer import run_tokenizer
 
 HUB: dict = {"path": "Rowan/hellaswag", "split": "validation"}
-ENDINGS, LABEL = tuple[str, str, str, str], Literal[0, 1, 2, 3, "0", "1", "2", "3"]
-ROW = fields({"activity_label ctx_a ctx_b": str, "endings": ENDINGS, "label": LABEL})
+
+
+class Row(msgspec.Struct):
+    """An example of the data set."""
+
+    activity_label: str
+    ctx_a: str
+    ctx_b: str
+    endings: tuple[str, str, str, str]
+    label: Literal[0, 1, 2, 3, "0", "1", "2", "3"]
 
 
 @dataclass
@@ -57,10 +66,10 @@ def main(argv=None):
 
 def load_examples(source: str | None) -> list[dict]:
     """Return [{"context", "endings", "label"}] of a file or the hub; InputError: wrong row."""
-    rows, name, _ = text_sources.load_table(source, HUB, "--source", ROW.__struct_fields__)
+    rows, name, _ = text_sources.load_table(source, HUB, "--source", Row.__struct_fields__)
     examples = []
     for number, row in enumerate(rows, 1):
-        if problem := find_mismatch(row, ROW):
+        if problem := find_mismatch(row, Row):
             what = f"{name}: example {number} is not in HellaSwag's format ({problem})"
             raise InputError(f"{what}: repair it; the split test has no labels")
         context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"

@@ -17,8 +17,9 @@ from pathlib import Path
 from runtime import cli, run_folder
 from runtime.checkpoints import load_model
 from runtime.files import atomic, read_json, write_json
-from runtime.schema import Count, Text, fields, find_mismatch
+from runtime.validation import Count, Text, check
 
+import msgspec
 import numpy as np
 import torch
 import yaml
@@ -29,7 +30,7 @@ import pe_spec
 import posenc
 from errors import InputError
 from evaluation import bias_statistics
-from evaluation.record_schema import FINETUNING, Number
+from evaluation.record_schema import FineTuning, Number
 from evaluation.runner import shards_for_run
 from reporting import figures
 from text_data.tokenizer import run_tokenizer
@@ -40,14 +41,22 @@ HEADS = 12  # of GPT-2 small, for biases of the distance alone
 CHANNELS_PER_HEAD = 64
 MATRIX_PIXELS = 256  # rows and columns of a matrix that are drawn
 REMEDY = "train again, or remove the run"
-SETTINGS = fields(  # of config.yaml or config.json
-    {
-        "pe": Text,
-        "size? objective? data?": Text | None,
-        "seed? block_size?": Count | None,
-    }
-)
-LOG_ENTRY = fields({"step": Count, "loss": Number})
+
+
+class Settings(msgspec.Struct):
+    """Settings of config.yaml or config.json."""
+
+    pe: Text
+    size: Text | None = None
+    objective: Text | None = None
+    data: Text | None = None
+    seed: Count | None = None
+    block_size: Count | None = None
+
+
+class LoggedLoss(msgspec.Struct):
+    step: Count
+    loss: Number
 
 
 def main(argv=None):
@@ -393,7 +402,7 @@ def read_run(run: Path) -> tuple[dict, tuple[str, str]]:
     InputError if a file is missing or corrupt, or has no losses.
     """
     path, tuned = run / run_folder.CONFIG, run / "finetune.json"
-    finetuning = read_json(tuned, "fine-tune again", FINETUNING) if tuned.exists() else None
+    finetuning = read_json(tuned, "fine-tune again", FineTuning) if tuned.exists() else None
     if finetuning:
         path, losses = run / "config.json", finetuning.get("losses")
     else:
@@ -405,8 +414,7 @@ def read_run(run: Path) -> tuple[dict, tuple[str, str]]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path} cannot be read ({reason}): {REMEDY}") from None
-    if problem := find_mismatch(settings, SETTINGS):
-        raise InputError(f"{path}: {problem}: {REMEDY}")
+    check(settings, Settings, path, REMEDY)
     found = {key: settings.get(key) for key in ("pe", "size", "objective", "seed")}
     found |= {"run": run.name, "losses": losses, "step": losses[-1][0]}
     model = f"{settings.get('size') or 'custom'} model"
@@ -424,8 +432,7 @@ def logged_losses(run: Path) -> list[tuple[float, float]]:
     if not path.exists():
         raise InputError(f"{run} has no log.jsonl or finetune.json: use a run folder")
     entries = [entry for entry in run_folder.read_log(run) if entry["kind"] == "train"]
-    if problem := find_mismatch(entries, list[LOG_ENTRY]):
-        raise InputError(f"{path}: {problem}: {REMEDY}")
+    check(entries, list[LoggedLoss], path, REMEDY)
     return [(entry["step"], entry["loss"]) for entry in entries]
 
 

@@ -1,168 +1,332 @@
 """Schema of records: what the fields of each kind of record must be.
 
     read_records(["runs/cable/eval_stdlib_val.json"], remedy)  # {source: record}
-    find_mismatch(record, PERPLEXITY)  # None, or "expected float >= 0 at ..."
+    find_mismatch(record, Perplexity)  # None, or "expected float >= 0 at ..."
 
-Records are checked once, when they are read; programs rely on the fields that
-are required here. Names of data sets and splits become parts of file names.
+Records are checked once, when they are read, and stay dictionaries; programs
+rely on the fields without a default. An optional field that is UNSET may be
+missing, but not null. Names of data sets and splits become parts of file names.
 Numbers are finite, except for perplexities: the exponential of a loss of at
 least 700 is infinity (model.py).
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from runtime.files import read_json, read_json_lines
-from runtime.schema import Count, Length, LengthKey, Name, Text, fields, find_mismatch
+from runtime.validation import Count, Length, LengthKey, Name, Text, find_mismatch
 
-import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from errors import InputError
 
-Number: Any = Annotated[float, Meta(ge=-1e18, le=1e18)]
-NotNegative: Any = Annotated[float, Meta(ge=0, le=1e18)]
-Positive: Any = Annotated[float, Meta(ge=1e-18, le=1e18)]
-Loss: Any = Annotated[float, Meta(ge=-1e-6, le=1e18)]
-Fraction: Any = Annotated[float, Meta(ge=0, le=1 + 1e-6)]
+Number = Annotated[float, Meta(ge=-1e18, le=1e18)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e18)]
+Positive = Annotated[float, Meta(ge=1e-18, le=1e18)]
+Loss = Annotated[float, Meta(ge=-1e-6, le=1e18)]
+Fraction = Annotated[float, Meta(ge=0, le=1 + 1e-6)]
 """sums of fractions are rounded"""
-Percent: Any = Annotated[float, Meta(ge=0, le=100)]
+Percent = Annotated[float, Meta(ge=0, le=100)]
 NOT_EMPTY = Meta(min_length=1)
-
-MODEL = {
-    "run folder? pe size objective? dtype?": Text,
-    "block_size": Length,
-    "step? init_steps? parameters? seed?": Count | None,
-    "settings": dict[Text, Any],
-    "training_text": Text | None,
-    "cache_window?": Length | None,
-}
-SPLIT = {"dataset split": Name}
-DATA = fields(SPLIT | {"tokenizer": Text})
-HEADER = fields(MODEL | {"data": fields(SPLIT)})  # what every evaluation writes
+Seconds = Annotated[list[Positive], NOT_EMPTY]
+Points = list[tuple[Count, Number]]
+"""steps and losses"""
+Entry = TypeVar("Entry")
+ByLength = Annotated[dict[LengthKey, Entry | None], NOT_EMPTY]
+"""results by length; null: it is not supported"""
 
 
-def _equal_lengths(value) -> None:
-    """Raise ValueError for lists of different lengths in an object."""
-    values = msgspec.structs.asdict(value).items()
-    lengths = {name: len(each) for name, each in values if isinstance(each, list)}
-    if len({*lengths.values()}) > 1:
-        raise ValueError(f"{' and '.join(lengths)} have different numbers of values")
+class EqualLists(Struct):
+    """An object whose lists have the same number of values."""
+
+    def __post_init__(self):
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        lengths = {
+            name: len(each) for name, each in values.items() if isinstance(each, list)
+        }
+        if len({*lengths.values()}) > 1:
+            raise ValueError(f"{' and '.join(lengths)} have different numbers of values")
 
 
-def _ordered(run) -> None:
-    """Raise ValueError for losses that are not in the order of their steps."""
-    steps = [step for step, _ in run.losses]
-    if steps != sorted(set(steps)):
-        raise ValueError(f"the losses of {run.run} are not in the order of their steps")
+class Split(Struct):
+    dataset: Name
+    split: Name
 
 
-def _by_length(entry: dict, protocol: dict | None = None, data=DATA, **others) -> Any:
-    """Return the schema of results by length; null: it is not supported."""
-    types = {**MODEL, "data": data, **others}
-    entry_type = fields(entry, namespace=EQUAL_LENGTHS)
-    types["lengths"] = Annotated[dict[LengthKey, entry_type | None], NOT_EMPTY]
-    if protocol:
-        types["protocol"] = fields(protocol)
-    return fields(types)
+class Data(Split):
+    tokenizer: Text
 
 
-EQUAL_LENGTHS, ORDERED = {"__post_init__": _equal_lengths}, {"__post_init__": _ordered}
-LOSS_CURVE = fields({"first": Count, "width": Length, "loss": list[Loss | None]})
-PERPLEXITY = _by_length(
-    {
-        "loss": Loss,
-        "loss_se": NotNegative | None,
-        "perplexity": Annotated[float, Meta(ge=0.99)],
-        "tokens": Length,
-        "blocks?": list[Loss],
-        "block_tokens?": list[Length],
-        "by_position? by_offset?": LOSS_CURVE,
-    },
-    {
-        "name remainder?": Text,
-        "stride? targets? span? spans?": Length | None,
-        "documents?": Length,
-        "overlap?": Fraction,
-        "mask_rate?": Fraction | None,
-    },
-)
-SHARES = fields({"tokens": list[Length], "share": list[Fraction]}, namespace=EQUAL_LENGTHS)
-RECEPTIVE_FIELD = _by_length(
-    {"receptive_field": Positive, "receptive_field_se": NotNegative, "cumulative": SHARES},
-    {"windows": Length, "span": Length, "held": Fraction},
-)
-RECALL = _by_length(
-    {"recall": Number, "recall_se": NotNegative},
-    {"passage": Length, "trials": Length, "span": Length},
-)
-TRAINED_RECALL = _by_length(
-    {"accuracy": Percent, "accuracy_se": Percent},
-    {"task": Text, "filler": Text, "trials": Length, "span": Length, "symbols": Length},
-    steps_to_95=Count | None,
-)
-NDCG = _by_length(
-    {"ndcg10": NotNegative, "ndcg10_se": NotNegative, "by_question": list[NotNegative]},
-    data=fields(SPLIT | {"documents": Count, "questions": Count}),
-)
-OTHER = _by_length({"value": Number}, metric=Text)  # of a metric that is not listed here
-ACCURACY = fields(
-    {
-        **MODEL,
-        "data": DATA,
-        "protocol": fields({"name": Text}),
-        "acc acc_norm": Fraction,
-        "acc_se acc_norm_se": Fraction | None,
-        "examples": Count,
-        "log_likelihoods?": list[list[Annotated[float, Meta(le=1e18)]]],
-    }
-)
+class Model(Struct, kw_only=True):
+    """What every evaluation writes about the model."""
 
-HARDWARE = {"processor torch": Text}
-SETUP = {"model device dtype": Text, "micro_batch repeats": Length, "compile": bool}
-ROUNDS = Annotated[list[Positive], NOT_EMPTY]  # seconds
-SPEED_ENTRY = fields(
-    {
-        "seconds": ROUNDS,
-        "others?": dict[Text, ROUNDS],
-        "tokens": Length,
-        "tokens_per_second memory weights?": Positive,
-        "ratios": dict[Text, Positive],
-        "mfu error?": NotNegative | None,
-        "time?": dict[Text, Fraction],
-    }
-)
-CONTEXTS = dict[LengthKey, dict[Text, SPEED_ENTRY | None]]
-SPEED_RESULT = fields(SETUP | {"contexts": CONTEXTS})
-SPEED_RESULTS = ("train", "attention", "generate", "eval")
-SPEED = fields(HARDWARE | {f"{name}?": SPEED_RESULT for name in SPEED_RESULTS})
-SECONDS = fields({"ours theirs": ROUNDS, "product?": ROUNDS}, namespace=EQUAL_LENGTHS)
-COMPARISON_ROW = fields(
-    {
-        "task encoding? against": Text,
-        "tokens": Length,
-        "flops?": Positive | None,
-        "product_flops?": Positive,
-        "seconds": SECONDS,
-    }
-)
-COMPARED = {"context": Length, "rows": list[COMPARISON_ROW], "skipped": dict[Text, Text]}
-COMPARISON = fields(HARDWARE | {"compare": fields(SETUP | COMPARED)})
-POINTS = list[tuple[Count, Number]]  # steps and losses
-LOSSES_OF_RUN = {"run pe": Text, "size objective": Text | None, "losses": POINTS}
-LOSSES_OF_RUN |= {"seed step?": Count | None}
-RUNS = Annotated[list[fields(LOSSES_OF_RUN, namespace=ORDERED)], NOT_EMPTY]
-LOSSES = fields({"training": Literal["pretraining", "fine-tuning"], "runs": RUNS})
-# finetune.json of retrieval.finetune. An unfinished fine-tuning has no losses.
-FINETUNED = {"settings": fields({"seed": Count}), "sha256": fields({"data": Text | None})}
-FINETUNING = fields(FINETUNED | {"losses?": POINTS})
+    run: Text
+    pe: Text
+    size: Text
+    block_size: Length
+    settings: dict[Text, Any]
+    training_text: Text | None
+    folder: Text = ""
+    objective: Text = ""
+    dtype: Text = ""
+    step: Count | None = None
+    init_steps: Count | None = None
+    parameters: Count | None = None
+    seed: Count | None = None
+    cache_window: Length | None = None
+
+
+class Header(Model):
+    data: Split
+
+
+class LossCurve(Struct):
+    first: Count
+    width: Length
+    loss: list[Loss | None]
+
+
+class PerplexityEntry(EqualLists):
+    loss: Loss
+    loss_se: NotNegative | None
+    perplexity: Annotated[float, Meta(ge=0.99)]
+    tokens: Length
+    blocks: list[Loss] | UnsetType = UNSET
+    block_tokens: list[Length] | UnsetType = UNSET
+    by_position: LossCurve | UnsetType = UNSET
+    by_offset: LossCurve | UnsetType = UNSET
+
+
+class PerplexityProtocol(Struct):
+    name: Text
+    remainder: Text = ""
+    stride: Length | None = None
+    targets: Length | None = None
+    span: Length | None = None
+    spans: Length | None = None
+    documents: Length = 1
+    overlap: Fraction = 0
+    mask_rate: Fraction | None = None
+
+
+class Perplexity(Model):
+    data: Data
+    protocol: PerplexityProtocol
+    lengths: ByLength[PerplexityEntry]
+
+
+class Shares(EqualLists):
+    tokens: list[Length]
+    share: list[Fraction]
+
+
+class ReceptiveFieldEntry(Struct):
+    receptive_field: Positive
+    receptive_field_se: NotNegative
+    cumulative: Shares
+
+
+class ReceptiveFieldProtocol(Struct):
+    windows: Length
+    span: Length
+    held: Fraction
+
+
+class ReceptiveField(Model):
+    data: Data
+    protocol: ReceptiveFieldProtocol
+    lengths: ByLength[ReceptiveFieldEntry]
+
+
+class RecallEntry(Struct):
+    recall: Number
+    recall_se: NotNegative
+
+
+class RecallProtocol(Struct):
+    passage: Length
+    trials: Length
+    span: Length
+
+
+class Recall(Model):
+    data: Data
+    protocol: RecallProtocol
+    lengths: ByLength[RecallEntry]
+
+
+class TrainedRecallEntry(Struct):
+    accuracy: Percent
+    accuracy_se: Percent
+
+
+class TrainedRecallProtocol(Struct):
+    task: Text
+    filler: Text
+    trials: Length
+    span: Length
+    symbols: Length
+
+
+class TrainedRecall(Model):
+    data: Data
+    protocol: TrainedRecallProtocol
+    lengths: ByLength[TrainedRecallEntry]
+    steps_to_95: Count | None
+
+
+class NdcgEntry(Struct):
+    ndcg10: NotNegative
+    ndcg10_se: NotNegative
+    by_question: list[NotNegative]
+
+
+class NdcgData(Split):
+    documents: Count
+    questions: Count
+
+
+class Ndcg(Model):
+    data: NdcgData
+    lengths: ByLength[NdcgEntry]
+
+
+class OtherEntry(Struct):
+    value: Number
+
+
+class Other(Model):
+    """A record of a metric that is not listed in BY_LENGTH."""
+
+    data: Data
+    metric: Text
+    lengths: ByLength[OtherEntry]
+
+
+class AccuracyProtocol(Struct):
+    name: Text
+
+
+class Accuracy(Model):
+    data: Data
+    protocol: AccuracyProtocol
+    acc: Fraction
+    acc_norm: Fraction
+    acc_se: Fraction | None
+    acc_norm_se: Fraction | None
+    examples: Count
+    log_likelihoods: list[list[Annotated[float, Meta(le=1e18)]]] | UnsetType = UNSET
+
+
+class Hardware(Struct):
+    processor: Text
+    torch: Text
+
+
+class Setup(Struct):
+    model: Text
+    device: Text
+    dtype: Text
+    micro_batch: Length
+    repeats: Length
+    compile: bool
+
+
+class SpeedEntry(Struct):
+    seconds: Seconds
+    tokens: Length
+    tokens_per_second: Positive
+    memory: Positive
+    ratios: dict[Text, Positive]
+    mfu: NotNegative | None
+    weights: Positive = 1
+    error: NotNegative | None = None
+    others: dict[Text, Seconds] = {}
+    time: dict[Text, Fraction] = {}
+
+
+class SpeedResult(Setup):
+    contexts: dict[LengthKey, dict[Text, SpeedEntry | None]]
+
+
+class Speed(Hardware):
+    train: SpeedResult | UnsetType = UNSET
+    attention: SpeedResult | UnsetType = UNSET
+    generate: SpeedResult | UnsetType = UNSET
+    eval: SpeedResult | UnsetType = UNSET
+
+
+class ComparedSeconds(EqualLists):
+    ours: Seconds
+    theirs: Seconds
+    product: Seconds | UnsetType = UNSET
+
+
+class ComparisonRow(Struct):
+    task: Text
+    against: Text
+    tokens: Length
+    seconds: ComparedSeconds
+    encoding: Text = ""
+    flops: Positive | None = None
+    product_flops: Positive = 1
+
+
+class ComparisonResult(Setup):
+    context: Length
+    rows: list[ComparisonRow]
+    skipped: dict[Text, Text]
+
+
+class Comparison(Hardware):
+    compare: ComparisonResult
+
+
+class RunLosses(Struct):
+    run: Text
+    pe: Text
+    size: Text | None
+    objective: Text | None
+    losses: Points
+    seed: Count | None
+    step: Count | None = None
+
+    def __post_init__(self):
+        steps = [step for step, _ in self.losses]
+        if steps != sorted(set(steps)):
+            raise ValueError(
+                f"the losses of {self.run} are not in the order of their steps"
+            )
+
+
+class Losses(Struct):
+    training: Literal["pretraining", "fine-tuning"]
+    runs: Annotated[list[RunLosses], NOT_EMPTY]
+
+
+class FineTuningSettings(Struct):
+    seed: Count
+
+
+class FineTuningHashes(Struct):
+    data: Text | None
+
+
+class FineTuning(Struct):
+    """finetune.json of retrieval.finetune; an unfinished one has no losses."""
+
+    settings: FineTuningSettings
+    sha256: FineTuningHashes
+    losses: Points | UnsetType = UNSET
+
+
 BY_LENGTH = {  # record["metric"]
-    "Perplexity": PERPLEXITY,
-    "Receptive field": RECEPTIVE_FIELD,
-    "Recall": RECALL,
-    "Trained recall": TRAINED_RECALL,
-    "nDCG@10": NDCG,
+    "Perplexity": Perplexity,
+    "Receptive field": ReceptiveField,
+    "Recall": Recall,
+    "Trained recall": TrainedRecall,
+    "nDCG@10": Ndcg,
 }
 
 
@@ -172,20 +336,22 @@ def schema_of(record) -> Any:
         return None
     if {"lengths", "data"} <= record.keys():
         name = record.get("metric", "Perplexity")
-        return BY_LENGTH.get(name, OTHER) if isinstance(name, str) else None
+        return BY_LENGTH.get(name, Other) if isinstance(name, str) else None
     if {"acc", "acc_norm"} <= record.keys():
-        return ACCURACY
+        return Accuracy
     if record.get("metric") == "Training loss" and "runs" in record:
-        return LOSSES
-    kinds = {"compare": COMPARISON, **dict.fromkeys(SPEED_RESULTS, SPEED)}
-    return next((schema for field, schema in kinds.items() if field in record), None)
+        return Losses
+    if "compare" in record:
+        return Comparison
+    is_speed = not record.keys().isdisjoint(("train", "attention", "generate", "eval"))
+    return Speed if is_speed else None
 
 
 def read_json_values(path: str | Path, remedy: str) -> dict[str, Any]:
     """Return {source: JSON value} of a file, or of the lines of a .jsonl file.
 
-    PATH.jsonl:NAME selects the run NAME; in scores, the encoding. A corrupt line
-    is None. Raises InputError as read_json does, and if there is no such line.
+    PATH.jsonl:NAME selects the run NAME. A corrupt line is None. Raises
+    InputError as read_json does, and if there is no such line.
     """
     file, separator, name = str(path).partition(".jsonl:")
     file += ".jsonl" if separator else ""
@@ -196,21 +362,20 @@ def read_json_values(path: str | Path, remedy: str) -> dict[str, Any]:
     found = {f"{file}, line {n}": x for n, x in enumerate(read_json_lines(file), 1)}
     if separator:
         named = [(source, x) for source, x in found.items() if isinstance(x, dict)]
-        found = {source: x for source, x in named if x.get("run", x.get("pe")) == name}
+        found = {source: x for source, x in named if x.get("run") == name}
     if not found:
         whose = f" of {name}" if separator else ""
         raise InputError(f"{path} has no records{whose}: {remedy}")
     return found
 
 
-def read_records(paths: Sequence[str | Path], remedy: str, schema=None) -> dict[str, dict]:
+def read_records(paths: Sequence[str | Path], remedy: str) -> dict[str, dict]:
     """Return {source: record} of JSON files, or JSON lines with a record each.
 
     Sources are the path or, of a line, "PATH, line N"; paths: see
-    read_json_values. schema: None: that of a record's kind. Raises InputError,
-    for all files at once, if one is missing, corrupt, or has a wrong field.
+    read_json_values. Raises InputError, for all files at once, if one is
+    missing, corrupt, or has a wrong field.
     """
-    again = remedy if schema else "evaluate the run again, or remove the file"
     records, problems = {}, []
     for path in paths:
         try:
@@ -222,11 +387,12 @@ def read_records(paths: Sequence[str | Path], remedy: str, schema=None) -> dict[
             problems += error.problems
             continue
         for source, record in found.items():
-            kind = schema or schema_of(record)
+            kind = schema_of(record)
             if kind is None:
                 what = "not a record of eval_*.py or bench.py"
                 problems.append(f"{source} is {what}: {remedy}")
             elif problem := find_mismatch(record, kind):
+                again = "evaluate the run again, or remove the file"
                 problems.append(f"{source}: {problem}: {again}")
         records |= found
     if problems:

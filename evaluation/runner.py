@@ -33,7 +33,7 @@ from runtime.checkpoints import (
     training_settings,
 )
 from runtime.files import locked, run_folder_of, write_json
-from runtime.schema import find_mismatch
+from runtime.validation import check, find_mismatch
 
 import numpy as np
 import torch
@@ -262,8 +262,7 @@ def make_header(run: str | Path, identity: dict) -> dict:
     """Return a record's first fields; raise InputError for invalid names."""
     folder = Path(run).absolute()
     header = {"run": folder.name, "folder": folder.parent.name, **identity}
-    if problem := find_mismatch(header, record_schema.HEADER):
-        raise InputError(f"{run}: {problem}: rename the run, the data or the split")
+    check(header, record_schema.Header, run, "rename the run, the data or the split")
     return header
 
 

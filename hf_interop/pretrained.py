@@ -227,7 +227,7 @@ def original_config(run: Path, gpt: dict) -> dict | None:
     path = run / PRETRAINED
     if not path.is_file():
         return None
-    config = read_json(path, "import the model again")
+    config = read_json(path, "import the model again", dict)
     if gpt["block"] == "llama":  # the table of GPT-2 has a fixed length
         config["max_position_embeddings"] = gpt["block_size"]
     return config if settings_of(str(path), config)["pe"] == gpt["pe"] else None

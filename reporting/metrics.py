@@ -98,7 +98,7 @@ class Metric:
 def metric_of(record: dict) -> Metric:
     """Return a record's metric; an unlisted one has "value" by length."""
     schema = schema_of(record)
-    if schema is not record_schema.OTHER:
+    if schema is not record_schema.Other:
         return METRICS[schema]
     name = record["metric"]
     return Metric(
@@ -141,7 +141,7 @@ def entries_of(records: list[dict]) -> list[dict]:
 PERPLEXITY = Metric(
     "Perplexity",
     stem="perplexity",
-    schema=record_schema.PERPLEXITY,
+    schema=record_schema.Perplexity,
     key="perplexity",
     template="Perplexity on {text}; models trained with {trained_at} tokens of context. "
     "Protocol: {words}, {tokens} tokens per length",
@@ -153,7 +153,7 @@ PERPLEXITY = Metric(
 RECEPTIVE_FIELD = Metric(
     "Receptive field",
     stem="receptive_field",
-    schema=record_schema.RECEPTIVE_FIELD,
+    schema=record_schema.ReceptiveField,
     key="receptive_field",
     template="Receptive field: number of most recent tokens that hold {held:.0%} of the gradient "
     "of the next token's loss. {windows:,} windows of {text}; models trained with {trained_at} "
@@ -165,7 +165,7 @@ RECEPTIVE_FIELD = Metric(
 RECALL = Metric(
     "Recall",
     stem="recall",
-    schema=record_schema.RECALL,
+    schema=record_schema.Recall,
     key="recall",
     template="Recall: by how many percent an earlier copy at this distance lowers the perplexity "
     "of the second half of a passage of {passage} tokens. {trials:,} passages of {text}; models "
@@ -178,7 +178,7 @@ RECALL = Metric(
 TRAINED_RECALL = Metric(
     "Trained recall",
     stem="trained_recall",
-    schema=record_schema.TRAINED_RECALL,
+    schema=record_schema.TrainedRecall,
     key="accuracy",
     template="Trained recall, task {task}: accuracy in percent on symbols that return at this "
     "distance, with {filler} symbols in between; chance is 1 of {symbols}. {trials:,} sequences; "
@@ -191,7 +191,7 @@ TRAINED_RECALL = Metric(
 NDCG = Metric(
     "nDCG@10",
     stem="retrieval",
-    schema=record_schema.NDCG,
+    schema=record_schema.Ndcg,
     key="ndcg10",
     template="nDCG@10 in percent on {text}, {questions:,} queries and {documents:,} documents "
     "truncated to the context; models trained with {trained_at} tokens of context",
@@ -202,7 +202,7 @@ NDCG = Metric(
 GAIN = Metric(  # of evaluation.measures.gain_records
     measures.GAIN,
     stem="context_gain",
-    schema=record_schema.OTHER,
+    schema=record_schema.Other,
     key="value",
     template="Gain of context in hundredths of a nat per token: loss with the shortest context "
     "minus loss with the longest, of the same tokens of {text}, by their position in windows "
@@ -210,9 +210,9 @@ GAIN = Metric(  # of evaluation.measures.gain_records
     y_label="gain of context (0.01 nats per token)",
     x_name="position",
 )
-ACCURACY = Metric("HellaSwag accuracy", "hellaswag", record_schema.ACCURACY)
-SPEED = Metric("Speed", "bench", record_schema.SPEED)
-LOSSES = Metric("Training loss", "losses", record_schema.LOSSES)
-COMPARISON = Metric("Comparison", "compare", record_schema.COMPARISON)
+ACCURACY = Metric("HellaSwag accuracy", "hellaswag", record_schema.Accuracy)
+SPEED = Metric("Speed", "bench", record_schema.Speed)
+LOSSES = Metric("Training loss", "losses", record_schema.Losses)
+COMPARISON = Metric("Comparison", "compare", record_schema.Comparison)
 BY_LENGTH = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, TRAINED_RECALL, NDCG)
 METRICS = {each.schema: each for each in (*BY_LENGTH, ACCURACY, SPEED, LOSSES, COMPARISON)}

@@ -22,7 +22,7 @@ from runtime.files import hash_file, read_json
 import numpy as np
 
 from errors import InputError
-from evaluation import record_schema
+from evaluation.record_schema import FineTuning
 from evaluation.runner import RunsConfig, print_table, update_record
 from retrieval import tasks
 from retrieval.finetune import finetuning_settings
@@ -83,7 +83,7 @@ def plan(run: str, settings: dict, config: Config) -> tuple[list[int], float, di
     record.
     """
     remedy = "pass a folder that retrieval.finetune wrote"
-    record = read_json(Path(run) / "finetune.json", remedy, record_schema.FINETUNING)
+    record = read_json(Path(run) / "finetune.json", remedy, FineTuning)
     lengths = cli.parse_lengths(config.lengths, settings["block_size"])
     identity = {name: settings[name] for name in ("pe", "size", "block_size")} | {
         "seed": record["settings"]["seed"],

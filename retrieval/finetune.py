@@ -27,12 +27,13 @@ from typing import Literal
 from runtime import cli, devices, run_folder
 from runtime.devices import provenance
 from runtime.files import hash_file, read_json, write_json, writing
-from runtime.schema import fields, find_mismatch
+from runtime.validation import check
 
+import msgspec
 import torch
 
 from errors import InputError
-from evaluation import record_schema
+from evaluation.record_schema import FineTuning
 from hf_interop.exported_code import set_default_permissions
 from text_data import text_sources
 
@@ -45,12 +46,21 @@ HUB = {
 # this seed.
 HELD_OUT = 1000
 SHUFFLE_SEED = 12
-COLUMNS = ("query", "positive", "negative")
-TRIPLET = fields(dict.fromkeys(COLUMNS, str))
 RECORD = "finetune.json"
 CHECKPOINTS = "checkpoints"
 FINETUNING_MAY_CHANGE = {"plugin", "out_dir", "resume", "device", "dtype"}
 FINETUNING_MAY_CHANGE |= {"mini_batch", "log_every", "checkpoint_every"}
+
+
+class Triplet(msgspec.Struct):
+    """A row of the training data."""
+
+    query: str
+    positive: str
+    negative: str
+
+
+COLUMNS = Triplet.__struct_fields__
 
 
 @dataclass
@@ -158,7 +168,7 @@ def find_record(out: Path, config: Config) -> dict:
         return {}
     if not config.resume:
         raise InputError(run_folder.ALREADY.format(out))
-    record = read_json(out / RECORD, "remove the folder", record_schema.FINETUNING)
+    record = read_json(out / RECORD, "remove the folder", FineTuning)
     old = record["settings"]
     changes = [
         run_folder.difference(name, old.get(name), value)
@@ -189,9 +199,8 @@ def read_triplets(config: Config, revision: str | None = None):
         import datasets
 
         for number, row in enumerate(rows, 1):
-            if problem := find_mismatch(row, TRIPLET):
-                where = f"{name}, row {number}: {problem}"
-                raise InputError(f"{where}: write objects with {', '.join(COLUMNS)}")
+            remedy = f"write objects with {', '.join(COLUMNS)}"
+            check(row, Triplet, f"{name}, row {number}", remedy)
         return datasets.Dataset.from_list(rows), None
     for column in COLUMNS:
         texts = rows.data.column(column)  # has missing values without decoding the rows

@@ -16,8 +16,9 @@ from typing import Any
 from runtime import plugins
 from runtime.checkpoints import NETWORK
 from runtime.files import read_json, writing
-from runtime.schema import Length, fields, find_mismatch
+from runtime.validation import Length, check
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -34,7 +35,8 @@ AutoConfig.register(PosencConfig.model_type, PosencConfig, exist_ok=True)
 AutoModel.register(PosencConfig, PosencModel, exist_ok=True)
 LOAD_ERRORS = (ImportError, RuntimeError, SafetensorError)
 WEIGHTS = "model.safetensors"
-SETTINGS = fields(NETWORK | {"max_position_embeddings?": Length})  # in config.json
+LONGEST = ("max_position_embeddings", Length, None)
+Settings = msgspec.defstruct("Settings", [*NETWORK, LONGEST])  # in config.json
 
 
 def load_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
@@ -155,7 +157,6 @@ def read_config(folder: str, remedy: str = "pass another folder") -> dict:
     config = read_json(path, remedy, dict)
     if config.get("model_type") != PosencConfig.model_type or config.get("causal", True):
         raise InputError(f"{folder} holds no encoder of this repository: {remedy}")
-    if problem := find_mismatch(config, SETTINGS):
-        raise InputError(f"{path}: {problem}: write it again, or {remedy}")
+    check(config, Settings, path, f"write it again, or {remedy}")
     plugins.check_loaded(config, folder)
     return config

@@ -32,8 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from runtime import plugins, settings
-from runtime.schema import Count, fields, find_mismatch
+from runtime.validation import Count, find_mismatch
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -46,29 +47,50 @@ FORMAT = "gpt checkpoint 5"
 DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal, the end of the file
 VERIFIED: dict[tuple[int, ...], str] = {}  # identity of a file -> its SHA-256
 READ_BYTES = 1 << 20
-NETWORK = {field.name: field.type for field in dataclasses.fields(GPTConfig)}
-SETTINGS = {  # which programs read; --init_from and imported weights have others
-    "seed": int | None,
-    "steps?": Count,
-    "mask_rate?": float,
-    "data? init_from?": str | None,
-    "init_steps?": Count | None,
-    "plugin?": plugins.VERSIONS,
-    "changes?": list,
-}
-CONTENT = {
-    "format": str,
-    "model": dict[str, Tensor],
-    "optimizer": dict,
-    "scaler": dict,
-    "step": Count,
-    "sampler": fields({"epoch?": Count, "index?": Count}, forbid_unknown_fields=True),
-    "rng": list[fields({"cpu": Tensor})],
-    "gpt": fields(NETWORK, forbid_unknown_fields=True),
-    "config": fields(SETTINGS),
-    "data": fields({"sha256": str | None, "tokenizer": str}, forbid_unknown_fields=True),
-}
-TYPE = fields(CONTENT, forbid_unknown_fields=True)
+NETWORK = [(field.name, field.type) for field in dataclasses.fields(GPTConfig)]
+Network = msgspec.defstruct("Network", NETWORK, forbid_unknown_fields=True)
+
+
+class Sampler(msgspec.Struct, forbid_unknown_fields=True):
+    epoch: Count = 0
+    index: Count = 0
+
+
+class RandomStates(msgspec.Struct):
+    cpu: Tensor
+
+
+class Settings(msgspec.Struct):
+    """Settings that programs read; --init_from and imported weights have others."""
+
+    seed: int | None
+    steps: Count = 0
+    mask_rate: float = 0.0
+    data: str | None = None
+    init_from: str | None = None
+    init_steps: Count | None = None
+    plugin: plugins.Versions = None
+    changes: list = []
+
+
+class Data(msgspec.Struct, forbid_unknown_fields=True):
+    sha256: str | None
+    tokenizer: str
+
+
+class Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
+    """Content of a file."""
+
+    format: str
+    model: dict[str, Tensor]
+    optimizer: dict
+    scaler: dict
+    step: Count
+    sampler: Sampler
+    rng: list[RandomStates]
+    gpt: Network  # pyright: ignore
+    config: Settings
+    data: Data
 
 
 def list_checkpoints(folder: str | Path, before: float = math.inf) -> list[Path]:
@@ -206,7 +228,7 @@ def _check_content(path: Path, checkpoint) -> None:
     """Raise InputError unless train_gpt.py wrote the content of a file."""
     if not isinstance(checkpoint, dict) or checkpoint.get("format") != FORMAT:
         raise _foreign(path, f"its format is not {FORMAT}")
-    if problem := find_mismatch(checkpoint, TYPE):
+    if problem := find_mismatch(checkpoint, Checkpoint):
         raise _foreign(path, problem)
     if named_step(path) not in (-1, checkpoint["step"]):
         raise _corrupt(path, f"it was written after step {checkpoint['step']}")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runtime.schema import find_mismatch
+from runtime.validation import check
 
 from errors import InputError
 
@@ -150,12 +150,11 @@ def write_json(path: str | Path, value) -> None:
         file.write(text.encode() + b"\n")
 
 
-def read_json(path: str | Path, remedy: str, schema=None):
+def read_json(path: str | Path, remedy: str, type_: Any = Any):
     """Return the JSON value in `path`.
 
-    schema: its type (schema.py); None: any. Raises InputError, ending
-    with `remedy`, for a missing or corrupt file and a value of another
-    type.
+    Raises InputError, ending with `remedy`, for a missing or corrupt
+    file and a value of another type (validation.py).
     """
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -163,8 +162,7 @@ def read_json(path: str | Path, remedy: str, schema=None):
         raise InputError(f"{path} does not exist: {remedy}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read ({error}): {remedy}") from None
-    if schema and (problem := find_mismatch(value, schema)):
-        raise InputError(f"{path}: {problem}: {remedy}")
+    check(value, type_, path, remedy)
     return value
 
 

@@ -18,13 +18,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.schema import PythonFile, Sha256, find_mismatch
+from runtime.validation import PythonFile, Sha256, check
 
 from errors import InputError
 
 MODULE_PREFIX = "plugin_"
 LOADED: dict[str, "Plugin"] = {}  # by the name of their modules
-VERSIONS = dict[PythonFile, Sha256] | None  # "plugin" in the settings of a run
+Versions = dict[PythonFile, Sha256] | None  # "plugin" in the settings of a run
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,7 @@ def check_loaded(settings: dict, folder: str | Path) -> None:
     copies.
     """
     entry = settings.get("plugin")
-    if problem := find_mismatch(entry, VERSIONS):
-        remedy = "use settings that train_gpt.py wrote"
-        raise InputError(f"{folder}: plugin: {problem}: {remedy}")
+    check(entry, Versions, f"{folder}: plugin", "use settings that train_gpt.py wrote")
     loaded = {plugin.sha256: plugin.path.name for plugin in LOADED.values()}
     problems = []
     for name, sha256 in (entry or {}).items():

@@ -30,9 +30,10 @@ from typing import Any
 from runtime import checkpoints, plugins
 from runtime.devices import provenance
 from runtime.files import atomic, read_json_lines, run_folder_of, writing
-from runtime.schema import Count, fields, find_mismatch
 from runtime.settings import MAY_BE_OVERRIDDEN, MAY_CHANGE_ON_RESUME
+from runtime.validation import Count, find_mismatch
 
+import msgspec
 import torch
 import yaml
 
@@ -40,8 +41,16 @@ from errors import InputError
 
 CONFIG, LOG, PRETRAINED = "config.yaml", "log.jsonl", "pretrained_config.json"
 LOSSES = ("train", "val")  # kinds of records with a loss
-RECORD = fields({"kind": str, "step": Count, "loss?": float, "id?": str})  # of the log
 ALREADY = "{} already contains a run: use another --out_dir, or --resume to continue it"
+
+
+class LogRecord(msgspec.Struct):
+    """A line of the log; other fields depend on its kind."""
+
+    kind: str
+    step: Count
+    loss: float | msgspec.UnsetType = msgspec.UNSET
+    id: str | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(eq=False)
@@ -169,7 +178,7 @@ class Run:
     def save(self, **checkpoint) -> None:
         """Write a checkpoint, then remove all but the newest `keep`.
 
-        checkpoint: CONTENT without format, config and data. Raises
+        checkpoint: Checkpoint without format, config and data. Raises
         InputError if it cannot be written; the earlier checkpoints then
         stay.
         """
@@ -179,7 +188,7 @@ class Run:
         if self.init_steps is not None:
             config["init_steps"] = self.init_steps
         checkpoint |= {"format": checkpoints.FORMAT, "config": config, "data": self.data}
-        assert checkpoint.keys() == checkpoints.CONTENT.keys()
+        assert {*checkpoint} == {*checkpoints.Checkpoint.__struct_fields__}
         with writing(self.folder / LOG), open(self.folder / LOG, "ab") as log:
             os.fsync(log.fileno())
         with atomic(self.folder / checkpoints.FILE_NAME.format(checkpoint["step"])) as file:
@@ -248,5 +257,5 @@ def lock_folder(folder: Path) -> Callable[[], None]:
 def read_log(run: str | Path) -> list[dict]:
     """Return the records of a run's log, without corrupt lines."""
     lines = read_json_lines(Path(run) / LOG)
-    records = [x for x in lines if find_mismatch(x, RECORD) is None]
+    records = [x for x in lines if find_mismatch(x, LogRecord) is None]
     return [x for x in records if "loss" in x or x["kind"] not in LOSSES]

@@ -54,6 +54,13 @@ def recall() -> dict:
     return MODEL | metric | {"lengths": {"64": entry, "128": entry}}
 
 
+def trained_recall() -> dict:
+    entry = {"accuracy": 90.0, "accuracy_se": 1.0}
+    protocol = {"task": "copy", "filler": "random", "trials": 4, "span": 512, "symbols": 16}
+    metric = {"metric": "Trained recall", "data": {**DATA}, "protocol": protocol}
+    return MODEL | metric | {"steps_to_95": None, "lengths": {"64": entry, "128": entry}}
+
+
 def retrieval() -> dict:
     entry = {"ndcg10": 50.0, "ndcg10_se": 5.0, "by_question": [40.0, 60.0, 50.0]}
     data = {"dataset": "toy", "split": "test", "documents": 9, "questions": 3}
@@ -104,7 +111,8 @@ def losses() -> dict:
     return {"metric": "Training loss", "training": "pretraining", "runs": runs}
 
 
-KINDS = (perplexity, masked, receptive_field, recall, retrieval, accuracy, speed, compare, losses)
+BY_LENGTH = (perplexity, masked, receptive_field, recall, trained_recall, retrieval)
+KINDS = (*BY_LENGTH, accuracy, speed, compare, losses)
 
 
 def places(value, path=()):

@@ -5,7 +5,7 @@ import json
 import math
 import shlex
 
-from runtime.schema import find_mismatch
+from runtime.validation import find_mismatch
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ import model
 from benchmarking import cases, comparison, profiles
 from benchmarking.setting import BenchmarkCase, Setting, make_entry
 from errors import InputError
-from evaluation.record_schema import COMPARISON, SPEED
+from evaluation.record_schema import Comparison, Speed
 from model import GPT, GPTConfig
 
 SMALL = shlex.split(
@@ -43,7 +43,7 @@ def record(tmp_path_factory):
 def test_speeds_and_ratios_follow_from_the_seconds(record, name):
     """Computed again here: the median of three rounds is the middle one."""
     encodings = ["rope", "nope", "cable", "t5:buckets=8,max_distance=16"]
-    assert find_mismatch(record, SPEED) is None
+    assert find_mismatch(record, Speed) is None
     assert {"command", "commit", "python", "torch", "processor", "cores", "time"} <= record.keys()
     setting = {"dtype": "float32", "compile": False, "device": "cpu (1 threads)", "repeats": 3}
     assert setting.items() <= record[name].items() and "objective" not in record[name]
@@ -172,7 +172,7 @@ def test_compare_names_and_skips_what_is_missing(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(comparison.PRODUCT_SIZE, "cpu", 4)
     monkeypatch.delenv("NANOGPT", raising=False)
     record = measure(tmp_path, "compare --context 8")
-    assert find_mismatch(record, COMPARISON) is None
+    assert find_mismatch(record, Comparison) is None
     assert record["transformers"]
     assert list(record["compare"]["skipped"]) == ["a, cable, m", "b, cable, f"]
     assert [row["task"] for row in record["compare"]["rows"]] == ["c", "d"]

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Annotated
 
 from runtime.files import atomic, hash_file, read_json, write_json
-from runtime.schema import Count, Name, Text, fields, find_mismatch
+from runtime.validation import Count, Name, Text, check
 
 import msgspec
 import numpy as np
@@ -41,21 +41,35 @@ HEADER_BYTES = 4 * 256
 OTHER_FILES = 256  # that a training may open besides shards
 AUTO_VERIFY_BYTES = 10**9  # hashing this much takes a second or two
 VOCABULARY_MULTIPLE = 64  # embeddings are padded to a multiple of this, for tensor cores
-# Schema of meta.json. Names become parts of file names.
-SHARD = {"file": Name, "documents": Count, "tokens": Count, "sha256": Text}
-POSITIONS = {"next?": tuple[Count, Count], "mark?": tuple[Count, tuple[Count, Count]]}
-SPLIT = {"documents": Count, "tokens": Count, "shards": list[fields(SHARD | POSITIONS)]}
-SCHEMA = fields(
-    {
-        "dataset": Name,
-        "tokenizer": Text,
-        "vocab_size": Annotated[int, msgspec.Meta(ge=1, le=1 << 32)],
-        "complete": bool,
-        "splits": dict[Name, fields(SPLIT)],
-        "available?": Count,
-        "revision?": Text,
-    }
-)
+
+
+class ShardEntry(msgspec.Struct):
+    """A shard's entry in meta.json; next and mark: see prepare_*.py."""
+
+    file: Name
+    documents: Count
+    tokens: Count
+    sha256: Text
+    next: tuple[Count, Count] | msgspec.UnsetType = msgspec.UNSET
+    mark: tuple[Count, tuple[Count, Count]] | msgspec.UnsetType = msgspec.UNSET
+
+
+class SplitEntry(msgspec.Struct):
+    documents: Count
+    tokens: Count
+    shards: list[ShardEntry]
+
+
+class MetaFile(msgspec.Struct):
+    """Content of meta.json; names become parts of file names."""
+
+    dataset: Name
+    tokenizer: Text
+    vocab_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 32)]
+    complete: bool
+    splits: dict[Name, SplitEntry]
+    available: Count = 0
+    revision: Text = ""
 
 
 def version_for(vocab_size: int) -> int:
@@ -275,8 +289,7 @@ class Meta:
         self.folder = Path(folder)
         self.files = files or {}
         self.content = {**description, "complete": False, "splits": {}}
-        if problem := find_mismatch(description, fields({"dataset?": Name})):
-            raise InputError(f"data set in {folder}: {problem}: pass another --out_dir")
+        check(description["dataset"], Name, f"the name of {folder}", "pass another --out_dir")
         if (self.folder / META).exists():
             existing = read_meta(self.folder, f"remove {folder} and prepare it again")
             other = [key for key in description if existing.get(key) != description[key]]
@@ -393,7 +406,7 @@ class Shards:
 
 def read_meta(folder: str | Path, remedy: str) -> dict:
     """Return a folder's meta.json, or raise InputError, ending with `remedy`."""
-    return read_json(Path(folder) / META, remedy, SCHEMA)
+    return read_json(Path(folder) / META, remedy, MetaFile)
 
 
 def verify(folder: str | Path) -> None:

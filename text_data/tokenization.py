@@ -83,7 +83,9 @@ class Preparation:
             self.tokenizer = load_tokenizer(stored, out_dir)
         else:
             if choice.startswith("bpe:") and stored and not is_choice(choice, stored):
-                shards.Meta(out_dir, {"tokenizer": choice})  # raises InputError
+                shards.Meta(
+                    out_dir, description | {"tokenizer": choice}
+                )  # raises InputError
             check_writable(existing.folder)
             self.tokenizer = make_tokenizer(choice, texts)
         description["tokenizer"] = self.tokenizer.name

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from runtime.files import read_json, run_folder_of
 
+import msgspec
 import numpy as np
 
 from errors import InputError
@@ -100,6 +101,12 @@ class TiktokenTokenizer(Tokenizer):
         return lambda token: decoder.decode(self.token_bytes(token))
 
 
+class SettingsFile(msgspec.Struct):
+    """Content of tokenizer_config.json."""
+
+    eos_token: str
+
+
 class HuggingFaceTokenizer(Tokenizer):
     """A tokenizer of the library `tokenizers`; description: unhashed name."""
 
@@ -112,7 +119,11 @@ class HuggingFaceTokenizer(Tokenizer):
         digest = hashlib.sha256(content).hexdigest()
         self.name = f"{description}@{digest[:HASH_DIGITS]}"
         self.files = files
-        self.backend = tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE])
+        try:
+            self.backend = tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE])
+        except Exception as error:  # of the library, which has no type for it
+            what = f"{self.name}: {TOKENIZER_FILE} is corrupt ({str(error)[:200]})"
+            raise InputError(f"{what}: {COPY_FILES}") from None
         self.backend.encode_special_tokens = True  # names of special tokens are plain text
         end = settings["eos_token"]
         eot = self.backend.token_to_id(end)
@@ -224,11 +235,11 @@ def make_tokenizer(choice: str, texts) -> Tokenizer:
         return _from_hugging_face(rest)
     folder = Path(choice)
     if (folder / SETTINGS_FILE).is_file():
-        files = _read_files(folder)
-        description = json.loads(files[SETTINGS_FILE]).get("name_or_path", "")
+        settings = read_json(folder / SETTINGS_FILE, COPY_FILES, dict)
+        description = str(settings.get("name_or_path"))
         if not description.startswith(("bpe:", "hf:")):
             raise InputError(f"{choice} is no data set or run: pass hf:{choice}")
-        return HuggingFaceTokenizer(description, files)
+        return HuggingFaceTokenizer(description, _read_files(folder))
     return load_tokenizer(choice)
 
 
@@ -324,8 +335,8 @@ def _from_hugging_face(source: str) -> HuggingFaceTokenizer:
 def _read_files(folder: Path) -> dict[str, bytes]:
     """Return a stored tokenizer's files; raise InputError if one is corrupt."""
     files = {}
-    for file in (TOKENIZER_FILE, SETTINGS_FILE):
-        read_json(folder / file, COPY_FILES)
+    for file, type_ in ((TOKENIZER_FILE, dict), (SETTINGS_FILE, SettingsFile)):
+        read_json(folder / file, COPY_FILES, type_)
         files[file] = (folder / file).read_bytes()
     return files
 

@@ -166,8 +166,8 @@ OTHER_FILES = [
     saved(None),
     saved(torch.nn.Linear(2, 2)),
     saved({"model": {}}),
-    saved(dict.fromkeys(checkpoints.CONTENT)),
-    saved(dict.fromkeys(checkpoints.CONTENT) | {"format": checkpoints.FORMAT}),
+    saved(dict.fromkeys(checkpoints.Checkpoint.__struct_fields__)),
+    saved(dict.fromkeys(checkpoints.Checkpoint.__struct_fields__) | {"format": checkpoints.FORMAT}),
 ]
 
 

@@ -9,8 +9,9 @@ import time
 
 from runtime import files, run_folder
 from runtime.files import atomic, read_json, write_json
-from runtime.schema import Count, fields
+from runtime.validation import Count
 
+import msgspec
 import pytest
 
 from errors import InputError
@@ -185,17 +186,23 @@ def test_lock_ends_with_an_error_and_follows_no_link(tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
+class Numbers(msgspec.Struct):
+    n: Count
+
+
 @pytest.mark.parametrize(
     "text, problem",
     [
         (None, " does not exist"),
+        ("", " cannot be read .*"),
+        ('{"n": 1', " cannot be read .*"),
         ("[" * 100_000, " cannot be read .*"),
         ('{"n": -1}', ": expected int >= 0 at n"),
     ],
-    ids=["missing", "deep", "type"],
+    ids=["missing", "empty", "truncated", "deep", "type"],
 )
 def test_invalid_json_is_refused(text, problem, tmp_path):
-    if text:
+    if text is not None:
         (tmp_path / "a.json").write_text(text)
     with pytest.raises(InputError, match=f"a.json{problem}: make it again"):
-        read_json(tmp_path / "a.json", "make it again", fields({"n": Count}))
+        read_json(tmp_path / "a.json", "make it again", Numbers)

@@ -147,7 +147,7 @@ def test_verify_hashes_every_split(folder, capsys):
 
 
 def test_a_data_set_of_several_lines_is_refused_before_it_is_written(tmp_path):
-    with pytest.raises(InputError, match="at dataset: pass another --out_dir"):
+    with pytest.raises(InputError, match="expected a name .*: pass another --out_dir"):
         shards.Meta(tmp_path / "a\nb", DESCRIPTION | {"dataset": "a\nb"})
     assert not [*tmp_path.iterdir()]
 

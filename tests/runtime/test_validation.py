@@ -1,24 +1,43 @@
-"""Tests of schemas: which values fit, and how the first that does not is named."""
+"""Tests of validation: which values fit a type, and how the first mismatch is named."""
 
 import math
 from typing import Annotated
 
-from runtime import schema
-from runtime.schema import Count, Length, LengthKey, Name, SeedKey, Text, find_mismatch
+from runtime.validation import (
+    Count,
+    Length,
+    LengthKey,
+    Name,
+    PythonFile,
+    Sha256,
+    Text,
+    find_mismatch,
+)
 
+import msgspec
 import pytest
 
 from evaluation.record_schema import NOT_EMPTY, Number
 
-TYPES = {"a": Length, "b": Annotated[list[Text], NOT_EMPTY], "c": dict[Name, Number | None]}
-SCHEMA = schema.fields(TYPES | {"d?": Name})
+
+class Record(msgspec.Struct):
+    a: Length
+    b: Annotated[list[Text], NOT_EMPTY]
+    c: dict[Name, Number | None]
+    d: Name = ""
+
+
+class Closed(msgspec.Struct, forbid_unknown_fields=True):
+    a: Count = 0
+
+
 A, B = {"a": 1}, {"b": ["x"], "c": {}}
 
 
 @pytest.mark.parametrize(
     "value, problem",
     [
-        (A | B | {"c": {"k": None}}, None),
+        (A | B | {"c": {"k": None}, "unknown": 1}, None),
         (A | B | {"d": "/"}, 'expected a name without "/" and "\\" at d'),
         ([], "expected object, got array"),
         (A, "missing required field b"),
@@ -36,25 +55,28 @@ A, B = {"a": 1}, {"b": ["x"], "c": {}}
     ids=str,
 )
 def test_the_first_wrong_field_is_named(value, problem):
-    assert find_mismatch(value, SCHEMA) == problem
+    assert find_mismatch(value, Record) == problem
 
 
 def test_other_fields_can_be_forbidden():
-    assert find_mismatch({"a": 1, "b": 2}, schema.fields({"a": Count})) is None
-    closed = schema.fields({"a": Count}, forbid_unknown_fields=True)
-    assert find_mismatch({"a": 1, "b": 2}, closed) == "object contains unknown field b"
+    assert find_mismatch({}, Closed) is None
+    assert find_mismatch({"b": 2}, Closed) == "object contains unknown field b"
 
 
 @pytest.mark.parametrize(
     "kind, good, bad",
     [
+        (Count, [0, 2**63 - 1], [-1, 2**63, 1.0, True, "1", None, math.nan]),
+        (Length, [1, 2**63 - 1], [0, 2**63, 1.0, True]),
         (Text, ["", "a b", "é", "x" * 1000], ["x\n", "\r", "\0", "\x85", "\u2028", "\ud800"]),
+        (Text, [], ["x" * 1001, 1, None]),
         (Name, ["a.b", "...", "-"], ["", ".", "..", "a/b", "a\\b", "a\n", "\0", "x" * 201]),
         (LengthKey, ["1", "1024"], ["0", "007", "-1", "2e3", "1\n", "٣", "1" * 16, ""]),
-        (SeedKey, ["0", "17"], ["01", "-1", "", "1.0"]),
+        (PythonFile, ["a.py"], ["a", ".py", "a/b.py", "a\\b.py", "a.py\n", "x" * 198 + ".py"]),
+        (Sha256, ["0f" * 32], ["0F" * 32, "0f" * 31, "0" * 64 + "\n", ""]),
     ],
-    ids=["Text", "Name", "LengthKey", "SeedKey"],
+    ids=str,
 )
-def test_texts(kind, good, bad):
+def test_limits_and_patterns(kind, good, bad):
     assert not [value for value in good if find_mismatch(value, kind)]
     assert not [value for value in bad if not find_mismatch(value, kind)]
