@@ -411,7 +411,7 @@ def read_run(run: Path) -> tuple[dict, tuple[str, str]]:
         raise InputError(f"{run} has no training losses: remove it")
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path} cannot be read ({reason}): {REMEDY}") from None
     check(settings, Settings, path, REMEDY)
