@@ -112,3 +112,11 @@ def test_a_log_with_nan_is_named(trained, refused, tmp_path):
     (line,) = refused(plot.main, "losses", run, "--out", tmp_path / "a.png")
     assert re.search("log.jsonl: expected float .* at .*loss: train again, or remove the", line)
     assert not (tmp_path / "a.png").exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "pe: [", "[" * 100_000], ids=lambda text: text[:5])
+def test_a_corrupt_config_is_named(trained, content, refused, tmp_path):
+    run = shutil.copytree(trained("alibi"), tmp_path / "alibi")
+    (run / "config.yaml").write_text(content)
+    (line,) = refused(plot.main, "losses", run, "--out", tmp_path / "a.png")
+    assert "config.yaml" in line and line.endswith(": train again, or remove the run")

@@ -289,7 +289,9 @@ class Meta:
         self.folder = Path(folder)
         self.files = files or {}
         self.content = {**description, "complete": False, "splits": {}}
-        check(description["dataset"], Name, f"the name of {folder}", "pass another --out_dir")
+        check(
+            description["dataset"], Name, f"the name of {folder}", "pass another --out_dir"
+        )
         if (self.folder / META).exists():
             existing = read_meta(self.folder, f"remove {folder} and prepare it again")
             other = [key for key in description if existing.get(key) != description[key]]

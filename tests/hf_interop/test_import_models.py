@@ -228,6 +228,14 @@ def test_incomplete_folders_are_refused(imported, refused, tmp_path, pattern, ch
     assert message in line and not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}"])
+def test_a_corrupt_copy_of_an_imported_config_is_named(imported, content, tmp_path, refused):
+    run = shutil.copytree(imported("llama2")[2], tmp_path / "run")
+    (run / "pretrained_config.json").write_text(content)
+    (line,) = refused(export_hf.main, run, "--out_dir", tmp_path / "out")
+    assert "pretrained_config.json" in line and not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_saved_import_is_the_model_that_was_imported(imported, tmp_path, name):
     theirs, folder, run = imported(name)

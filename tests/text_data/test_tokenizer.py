@@ -118,6 +118,19 @@ def test_tokenizer_of_another_data_set(tmp_path, refused):
         stored(tmp_path / "a")
 
 
+@pytest.mark.parametrize("file", [tokenizer.TOKENIZER_FILE, tokenizer.SETTINGS_FILE])
+@pytest.mark.parametrize("content", ["", "[]", "{}", "[" * 100_000], ids=lambda text: text[:3])
+def test_corrupt_files_of_a_tokenizer_are_named(file, content, tmp_path):
+    for name, stored_content in tokenizer.train_bpe(300, TEXTS).files.items():
+        (tmp_path / name).write_bytes(stored_content)
+    assert tokenizer.make_tokenizer(str(tmp_path), tuple).vocab_size == 300
+    (tmp_path / file).write_text(content)
+    with pytest.raises(InputError, match=f"{file}|{tmp_path} is no data set"):
+        tokenizer.make_tokenizer(str(tmp_path), tuple)
+    with pytest.raises(InputError, match=f"{file}.*: copy it from the data set"):
+        tokenizer.load_tokenizer("bpe:300@0123456789ab", tmp_path)
+
+
 def test_genuine_replacement_characters():
     """`errors="ignore"` keeps U+FFFD of the text, except at its ends."""
     ours = tokenizer.train_bpe(300, TEXTS)
