@@ -27,7 +27,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Literal
 
-from runtime import cli, devices
+from runtime import cli, devices, job_report
 from runtime.files import write_json
 
 import torch
@@ -132,6 +132,8 @@ def main(argv=None):
         else:
             for table in filter(None, (speed_table(name, result), time_table(result))):
                 print(f"\n{table.text()}\n")
+    if config.out:
+        job_report.append(records=[config.out])
 
 
 def measure(

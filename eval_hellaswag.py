@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from runtime import cli, devices
+from runtime import cli, devices, job_report
 from runtime.checkpoints import load_checkpoint
 from runtime.validation import find_mismatch
 
@@ -121,8 +121,10 @@ def evaluate(loaded: runner.LoadedRun, examples: list[dict], config: Config) -> 
         spread = "—" if error is None else f"{100 * error:.2f}"
         percent = f"{100 * right.mean():.2f} ± {spread}%"
         print(f"{run}: {name} {percent} of {len(chosen)} examples")
-    if loaded.processes.rank == 0 and is_new:
-        runner.write_record(run, path, record)
+    if loaded.processes.rank == 0:
+        if is_new:
+            runner.write_record(run, path, record)
+        job_report.append(records=[str(path)], repeated=not is_new)
     print(f"record: {path}")
 
 

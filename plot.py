@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime import cli, run_folder
+from runtime import cli, job_report, run_folder
 from runtime.checkpoints import load_model
 from runtime.files import atomic, read_json, write_json
 from runtime.validation import Count, Text, check
@@ -382,6 +382,7 @@ def plot_losses(config: LossesConfig) -> Callable:
         path, ((training, _),) = Path(config.out).with_suffix(".json"), setups
         write_json(path, {"metric": "Training loss", "training": training, "runs": runs})
         print(f"record: {path}")
+        job_report.append(records=[str(path)])
     axes = "steps", "linear", "linear"
     return lambda file: figures.draw_lines(file, title, panels, *axes, has_markers=False)
 

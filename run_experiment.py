@@ -10,32 +10,24 @@ name replace the script's; flags after `--` go to train_gpt.py. Outputs
 are in RUNS/SCALE. The same command again continues. The report is
 written whenever a run has been evaluated.
 
---commands with {run} or {pe} are repeated for every run or encoding,
-others follow at the end:
+    python run_experiment.py --name mine --commands - < lines
 
-    {run} {name} {layer}      run folder, its name, each of its layers
-    {runs} {first}            all run folders, the first
-    {pe} {pes} {encodings}    encoding, all encodings, the same joined by commas
-    {data} {out} {root}       folders of the shards, the report, all outputs
-    {scaled:512,1024}         lengths at this scale
-    {shift:6} {window:80}     exponent of ALiBi's slopes, window at this scale
-    {plugins}                 --plugin flags
-    {full:TEXT} {reduced:TEXT} {small:TEXT} {smoke:TEXT}
-                              TEXT at this scale, else nothing
+runs a command of this repository's programs per line. A line waits for
+those that write what it names. --out and --out_dir without a folder are
+in the folder of the report.
 """
 
-import fnmatch
 import itertools
-import math
+import os
 import re
 import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from runtime import cli, plugins
-from runtime.scheduler import Job, Scheduler, is_finished
+from runtime.scheduler import Job, Scheduler
 
 from errors import InputError
 from reporting import paper
@@ -44,43 +36,38 @@ from training import settings
 
 # Flags of train_gpt.py that the experiment sets.
 SET_HERE = {"pe", "seed", "data", "config", "out_dir", "init_from", "plugin"}
-SET_HERE |= {"dry_run", "list"}
+SET_HERE |= {"dry_run", "list", "block_size"}
 # Flags of train_gpt.py that change no result: outputs stay in the same
 # folder.
 NEUTRAL = {"logger", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
 # Learning rates that were best at small scale, where the config's was
 # not.
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
-OTHER_TEXTS = ("openwebtext2", "github")  # of the Sandwich paper, next to arxiv
 HELLASWAG = "scripts/hellaswag_smoke.jsonl"
-# Lengths of an evaluation, and its flags.
-LENGTHS = r"((?:(?! --).)+)((?: --(?:cache_window|trials|windows) [0-9]+)*)"
-EVALUATIONS = {  # setting: program, and the flag of its lengths
-    "perplexity": ("eval_extrapolation.py", "--lengths"),
-    "same_targets": ("eval_extrapolation.py", "--lengths"),
-    "recall": ("eval_recall.py", "--distances"),
-    "receptive_field": ("eval_receptive_field.py", "--lengths"),
+VARIABLES = "EXPERIMENT_VARIABLES"  # file for scripts/activate.sh: data, runs
+SCALES = {"full": 1, "small": 4, "smoke": 32}  # what lengths are divided by
+TARGETS = "eval_extrapolation.py --protocol same-targets --targets"
+# Of each setting: the commands at each scale, to which the lengths are
+# appended.
+EVALUATIONS = {
+    "perplexity": ["eval_extrapolation.py --lengths"] * 3,
+    "same_targets": [
+        f"{TARGETS} {flags} --lengths"
+        for flags in ("1 --windows 1000", "64 --windows 250", "8 --windows 4")
+    ],
+    "recall": [
+        f"eval_recall.py {flags} --distances"
+        for flags in ("--trials 250", "--trials 100", "--passage 8 --trials 4")
+    ],
+    "receptive_field": [
+        f"eval_receptive_field.py --windows {windows} --lengths"
+        for windows in (100, 100, 4)
+    ],
 }
-
-
-@dataclass(frozen=True)
-class Scale:
-    """What lengths are divided by, and how much text an evaluation uses."""
-
-    divisor: int
-    eval_tokens: int
-    same_targets: str  # flags of these evaluations
-    recall: str
-    receptive_field: str
-
-
-TARGETS = "--protocol same-targets --targets {} --windows {}"
-SMOKE_RECALL = "--passage 8 --trials 4"
-SCALES = {
-    "full": Scale(1, 10**8, TARGETS.format(1, 1000), "--trials 250", "--windows 100"),
-    "small": Scale(4, 2**17, TARGETS.format(64, 250), "--trials 100", "--windows 100"),
-    "smoke": Scale(32, 1024, TARGETS.format(8, 4), SMOKE_RECALL, "--windows 4"),
-}
+TOKENS = (10**8, 2**17, 1024)  # of perplexity, at each scale
+# Programs that find out what is left to do, and that take --plugin.
+RESUMES = r"(train_gpt|eval_|prepare_)|-m retrieval.(finetune|evaluate) "
+TAKES_PLUGIN = r"(train_gpt|eval_|export_hf|sample|bench)|plot.py biases|-m retrieval.[ef]"
 
 
 @dataclass
@@ -102,31 +89,26 @@ class Config:
     """training lengths; default: the configs'"""
     encodings: list[str] = field(default_factory=lambda: ["cable"])
     """positional encodings"""
-    paired: bool = False
-    """train the n-th encoding at the n-th block_size only"""
     seeds: list[int] = field(default_factory=lambda: [1])
     """seeds of the trainings"""
     plugin: dict[str, str] | None = None
     """name and SHA-256 of the files with encodings of your own"""
     train_flags: str = ""
-    """flags of train_gpt.py; fields as in --commands"""
+    """flags of train_gpt.py"""
     sweep: str | None = None
     """a setting of train_gpt.py and its values, as in lr=3e-4,6e-4; report: NAME-SETTING"""
-    continue_as: list[str] = field(default_factory=list)
-    """every run is trained further as each of these encodings"""
-    continue_flags: str = "--steps 0"
-    """flags of these trainings"""
     pretrained: str | None = None
     """words of import_pretrained.py, for a model that is not trained"""
     perplexity: str | None = None
-    """context lengths of eval_extrapolation.py; flags may follow, as in "512
-    --cache_window 256\""""
+    """context lengths of eval_extrapolation.py"""
+    cache_window: int | None = cli.limited(None, 1)
+    """tokens of a KV cache in these evaluations; null: all"""
     same_targets: str | None = None
-    """the same with --protocol same-targets"""
+    """context lengths of eval_extrapolation.py --protocol same-targets"""
     recall: str | None = None
-    """distances of eval_recall.py, and flags"""
+    """distances of eval_recall.py"""
     receptive_field: str | None = None
-    """context lengths of eval_receptive_field.py, and flags"""
+    """context lengths of eval_receptive_field.py"""
     hellaswag: str | None = None
     """hub, or a local file of HellaSwag"""
     evaluate_on: list[str] = field(default_factory=list)
@@ -135,9 +117,11 @@ class Config:
     """most tokens of perplexity at each length, but one window; null: those of
     the scale"""
     commands: list[str] = field(default_factory=list)
-    """further commands, see above"""
+    """further commands; - reads them from standard input, one per line"""
     paper: str | None = None
-    """table in results/paper/index.csv; {text}: the data"""
+    """table in results/paper/index.csv"""
+    may_differ: list[str] = field(default_factory=list)
+    """settings that are the subject of the comparison"""
     runs: str = "runs"
     """folder for all outputs"""
     fixed: bool = False
@@ -151,39 +135,47 @@ class Config:
         problems = []
         if not (self.train or self.pretrained or self.commands):
             problems.append("nothing to run: pass --train, --pretrained or --commands")
-        if self.fixed and self.block_size:
-            problems.append("--fixed has the configs' block_size: remove --block_size")
+        for name in ("block_size", "train_flags"):
+            if self.fixed and getattr(self, name):
+                problems.append(f"--fixed has the configs' {name}: remove --{name}")
         for pe in self.encodings:
             if "," in pe and ":" not in pe:
                 problems.append(f"encodings {pe}: separate them by spaces")
-        if self.paired and not self.block_size:
-            problems.append("--paired needs --block_size: pass one for each encoding")
+        if self.paper and self.paper not in paper.index():
+            problems.append(f"--paper {self.paper} is not in results/paper: use another")
+        setting, _, values = (self.sweep or "lr=1").partition("=")
+        if not all(values.split(",")):
+            problems.append(f"--sweep {self.sweep} has no values: use SETTING=X,Y")
+        if setting in SET_HERE:
+            problems.append(f"--sweep {setting}: use --encodings, --seeds or --block_size")
         if problems:
             raise InputError(*problems)
 
 
 def main(argv: list[str] | None = None) -> None:
-    words = sys.argv[1:] if argv is None else argv
-    end = words.index("--") if "--" in words else len(words)
-    own = {*Config.__dataclass_fields__, "pe", "seed"}
-    for name in settings.Config.__dataclass_fields__.keys() - own:
-        if f"--{name}" in words[:end]:
-            raise InputError(f"--{name} is a flag of train_gpt.py: pass it last, after --")
-    config, flags = cli.parse(Config, words[:end], __doc__), words[end + 1 :]
+    words = [*(sys.argv[1:] if argv is None else argv), "--"]
+    end = words.index("--")
+    config, flags = cli.parse(Config, words[:end], __doc__), words[end + 1 : -1]
     for name, _ in cli.split_flags(flags):
-        if name in SET_HERE or name == "block_size" and not config.fixed:
+        if name in SET_HERE and not (name == "block_size" and config.fixed):
             remedy = "use --encodings, --seeds, --data, --block_size, --runs or --dry_run before --"
             raise InputError(f"--{name} after -- belongs to the experiment: {remedy}")
     experiment = Experiment(config, flags)
+    jobs, report, logs = experiment.jobs, experiment.report, experiment.out / "logs"
     side_by_side = "all" if config.fixed and config.jobs == "auto" else config.jobs
-    scheduler = Scheduler(experiment.jobs, experiment.out / "logs", side_by_side)
-    if not config.dry_run:
-        sys.exit(scheduler.run())
-    for job in experiment.jobs:
-        print(f"+ {scheduler.command(job)}", *experiment.expected_records(job))
-    from benchmarking import cost
+    scheduler, status = Scheduler(jobs, report, logs, side_by_side), 0
+    if config.dry_run:
+        from benchmarking import cost
 
-    print(cost.describe_costs(experiment.jobs))
+        for job in jobs:
+            print("+", scheduler.command(job))
+        print("+", scheduler.command(report), logs.parent / "...")
+        print(cost.describe_costs(jobs))
+    else:
+        status = scheduler.run()
+    experiment.write_variables()
+    if status:
+        sys.exit(status)
 
 
 def folder_name(flags: list[str]) -> str:
@@ -191,22 +183,18 @@ def folder_name(flags: list[str]) -> str:
     return "".join(flags).replace("--", "-").replace("/", "_")
 
 
-class Data(NamedTuple):
-    """A data set, and the job that prepares it if it is needed."""
+def split(line: str) -> list[str]:
+    """Return the words of a line, as a shell does."""
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise InputError(f"'{line}' is no command ({error}): close its quotes") from None
 
-    folder: str
-    split: str
-    needs: list[Job]
 
-
-class Text:
-    """A field of a command; a function of the text after its colon."""
-
-    def __init__(self, function):
-        self.function = function
-
-    def __format__(self, text):
-        return self.function(text)
+def output_of(words: list[str]) -> str:
+    """Return the file or folder that a command writes, or ""."""
+    pairs = itertools.pairwise(words)
+    return next((value for flag, value in pairs if flag in ("--out_dir", "--out")), "")
 
 
 class Experiment:
@@ -214,218 +202,149 @@ class Experiment:
 
     def __init__(self, config: Config, flags: list[str]):
         self.config, self.flags = config, flags
-        self.scale = SCALES[config.scale]
+        self.scale = [*SCALES].index(config.scale)
         paths = [str(plugin.path) for plugin in plugins.LOADED.values()]
         self.plugins = [word for path in paths for word in ("--plugin", path)]
         given = [(name, x) for name, x in cli.split_flags(flags) if name not in NEUTRAL]
         suffix = "-".join("".join([name, *x]) for name, x in given).replace("/", "_")
         self.root = Path(config.runs) / suffix / ("" if config.fixed else config.scale)
-        setting, _, values = (config.sweep or "").partition("=")
-        self.swept = [[f"--{setting}", value] for value in values.split(",") if value]
-        if config.sweep and not self.swept:
-            raise InputError(f"--sweep {config.sweep} has no values: use SETTING=X,Y")
-        self.out = self.root / f"{config.name}{'-' if setting else ''}{setting}"
-        self.encodings: list[str] = []  # a field of self.format
-        self.encodings = [*filter(None, map(self.format, config.encodings))]
-        self.jobs: list[Job] = []
-        self.runs: list[Job] = []  # jobs that train or import a model
-        self.report = self.make_report()
-        for name in config.train or [""]:
-            self.add_config(name)
-        if any(job.reports for job in self.jobs):
-            self.jobs.append(self.report)
-
-    def add_config(self, name: str) -> None:
-        """Add the jobs of a config, or those without a training ("")."""
-        config = self.config
-        data = self.prepare(config.data) if name or config.pretrained else Data("", "", [])
-        first, commands = len(self.runs), [*config.commands]
-        if any("{run}" in command for command in commands):
-            while "{run}" not in commands[0]:  # what the commands of a run need
-                needs = self.add_command(commands.pop(0), data.needs, data, [])
-                data = data._replace(needs=needs)
-        if config.pretrained:
-            words = ["import_pretrained.py", *shlex.split(config.pretrained)]
-            self.add_run(words, data.needs, self.out / "weights", data)
-        combine = zip if config.paired else itertools.product
-        for seed in config.seeds if name else []:
-            for block_size, pe in combine(config.block_size or [0], self.encodings):
-                self.train(name, data, block_size, pe, seed)
-        runs, before = self.runs[first:], [*self.jobs]
-        for command in [each for each in commands if "{run}" not in each]:
-            for pe in self.encodings if "{pe}" in command else [""]:
-                before = [*before, *self.add_command(command, before, data, runs, pe=pe)]
-
-    def make_report(self) -> Job:
-        """Return the job that writes the report."""
+        setting, equals, values = (config.sweep or "").partition("=")
+        self.swept = [
+            [f"--{setting}", value] if equals else [] for value in values.split(",")
+        ]
+        self.out = self.root / f"{config.name}{equals and '-'}{setting}"
         words = ["report.py", "--out_dir", str(self.out)]
-        text = Path(self.config.data).name
-        text = text if text in OTHER_TEXTS else "arxiv"
-        if pattern := self.format(self.config.paper or "", text=text):
-            found = fnmatch.filter(paper.index(), pattern)
-            if not found:
-                raise InputError(f"--paper {pattern} is not in results/paper: use another")
-            words += ["--paper", found[0]]
+        words += ["--paper", config.paper] if config.paper else []
         # Settings that are tuned, or that the experiment compares.
-        differing = ["lr"] if "small" in (self.config.scale, *self.config.train) else []
-        differing += ["block_size"] if len(self.config.block_size) > 1 else []
-        if self.config.continue_as:
-            flags = cli.split_flags(shlex.split(self.format(self.config.continue_flags)))
-            differing += ["step", "steps", *(name for name, _ in flags)]
-        differing += [flag[2:] for flag, _ in self.swept[:1]]
-        words += ["--may_differ", ",".join(dict.fromkeys(differing))] if differing else []
-        return Job(f"report {self.out.name}", words)
+        differing = [*config.may_differ, *([setting] if setting else [])]
+        differing += ["lr"] if "small" in (config.scale, *config.train) else []
+        differing += ["block_size"] if len(config.block_size) > 1 else []
+        words += ["--may_differ", ",".join(differing)] if differing else []
+        self.report = Job(f"report {self.out.name}", words, prints=True)
+        self.jobs: list[Job] = []
+        self.data = self.split = ""
+        self.needs: list[Job] = []
+        if config.train or config.pretrained:
+            self.data, self.split, self.needs = self.prepare(config.data)
+        if config.pretrained:
+            words = ["import_pretrained.py", *split(config.pretrained)]
+            self.add_run(words, self.out / "weights")
+        grid = itertools.product(config.train, config.seeds, config.block_size or [0])
+        for (name, seed, block_size), pe in itertools.product(grid, config.encodings):
+            self.train(name, block_size, pe, seed)
+        lines = config.commands
+        for words in map(split, sys.stdin if lines == ["-"] else lines):
+            if words:
+                self.add_command(words)
 
-    def add(self, name: str, words: list[str], needs: list[Job], **fields) -> Job:
+    def add(self, name: str, words: list[str], needs: list[Job], run=None) -> Job:
         """Add a job, or return the one with this command."""
         for known in self.jobs:
             if known.words == words:
                 return known
-        job = Job(name, words, needs, **fields)
-        if is_finished(words):
-            job.state, job.finished_before = "done", 1.0
+        command, output = " ".join(words), output_of(words)
+        job = Job(name, words, needs, run, prints=words[0] == "sample.py")
+        job.on_all_ranks = bool(re.match("train_gpt|eval_", command))
+        if output and not re.match(RESUMES, command):
+            job.output = Path(output)
         self.jobs.append(job)
         return job
 
-    def prepare(self, name: str) -> Data:
-        """Return a data set and the job that makes it, unless it exists."""
+    def prepare(self, name: str) -> tuple[str, str, list[Job]]:
+        """Return a data set's folder, its split, and the job that makes it, if any."""
         folder, split, words = prepare_command(name, self.config.scale)
         name = f"prepare {Path(folder).name}"
-        return Data(folder, split, [self.add(name, words, [])] if words else [])
+        return folder, split, [self.add(name, words, [])] if words else []
 
-    def train(self, name: str, data: Data, block_size: int, pe: str, seed: int) -> None:
-        """Add the trainings of one encoding and seed, and what follows each."""
+    def train(self, name: str, block_size: int, pe: str, seed: int) -> None:
+        """Add the trainings of one encoding and seed, and their evaluations."""
         config = self.config
-        stem = name if config.scale == "full" or config.fixed else config.scale
-        flags, own = ["--config", f"configs/{stem}.yaml", "--data", data.folder], []
-        parent, last = self.out, ["--resume", *self.flags, *self.plugins]
+        stem = name if config.fixed or not self.scale else config.scale
+        flags, own = ["--config", f"configs/{stem}.yaml", "--data", self.data], []
+        parent = self.out
         if not config.fixed:
             recipe = cli.parse(settings.Config, flags[:2], None)
-            length = block_size // self.scale.divisor or recipe.block_size
+            length = block_size // SCALES[config.scale] or recipe.block_size
             tokens = recipe.micro_batch * recipe.block_size
             flags += ["--block_size", str(length), "--micro_batch", str(tokens // length)]
-            own += shlex.split(self.format(config.train_flags))
-            trained = name if config.scale == "full" else Path(data.folder).name
+            own = split(config.train_flags)
+            trained = Path(self.data).name if self.scale else name
             parent = self.root / f"{trained}-{length}{folder_name(own)}"
         if stem == "small" and pe in SMALL_RATES:
             own += ["--lr", f"{SMALL_RATES[pe]:g}"]
-        for swept in self.swept or [[]]:
+        for swept in self.swept:
             out = parent / f"{pe}{folder_name(swept)}{f'-seed{seed}' if seed != 1 else ''}"
             words = ["train_gpt.py", *flags, *own, *swept, "--pe", pe, "--seed", str(seed)]
-            job = self.add_run([*words, *last], data.needs, out, data)
-            for other in map(self.format, config.continue_as):
-                further = shlex.split(self.format(config.continue_flags))
-                words = ["train_gpt.py", "--config", f"{out}/config.yaml"]
-                words += ["--init_from", str(out), "--pe", other, *further, *last]
-                run = out.with_name(f"{out.name}-{other}{folder_name(further)}")
-                self.add_run(words, [job], run, data)
+            words += ["--resume", *self.flags, *self.plugins]
+            self.add_run(words, out, cli.parse(settings.Config, words[1:], None))
 
-    def add_run(self, words: list[str], needs: list[Job], run: Path, data: Data) -> Job:
+    def add_run(
+        self, words: list[str], run: Path, trained: settings.Config | None = None
+    ) -> None:
         """Add a job that makes a model, and its evaluations."""
-        words, name = [*words, "--out_dir", str(run)], f"train {run.parent.name}/{run.name}"
-        job = self.add(name, words, needs, run=run)
-        if job not in self.runs:
-            self.runs.append(job)
-        config = self.config
-        for text in [self.prepare(name) for name in config.evaluate_on] or [data]:
-            for setting, (program, flag) in EVALUATIONS.items():
-                if not (value := getattr(config, setting)):
+        config, name = self.config, f"train {run.parent.name}/{run.name}"
+        job = self.add(name, [*words, "--out_dir", str(run)], self.needs, run)
+        for text in config.evaluate_on or [config.data]:
+            folder, split, needs = self.prepare(text)
+            for setting, programs in EVALUATIONS.items():
+                if not (lengths := getattr(config, setting)):
                     continue
-                match = re.fullmatch(LENGTHS, self.format(value))
-                if not match:
-                    remedy = "use lengths, then --cache_window N, --trials N or --windows N"
-                    raise InputError(f"{setting} '{value}' is invalid: {remedy}")
-                lengths = self.at_scale(match[1])
-                words = [program, str(run), "--data", text.folder, "--split", text.split]
-                words += [flag, lengths]
+                lengths = self.at_scale(lengths)
+                program, *flags = f"{programs[self.scale]} {lengths}".split()
+                words = [program, str(run), "--data", folder, "--split", split, *flags]
+                windows = [config.cache_window if program.startswith("eval_ex") else None]
                 if setting == "perplexity":
-                    tokens = config.eval_tokens or self.scale.eval_tokens
-                    tokens = max(tokens, *cli.parse_lengths(lengths, 1))
-                    words += ["--max_tokens", str(tokens)]
-                else:
-                    words += getattr(self.scale, setting).split()
-                self.evaluate([*words, *match[2].split()], [job, *text.needs])
+                    size = trained.block_size if trained else 1
+                    longest = cli.parse_lengths(lengths, size)[-1]
+                    tokens = config.eval_tokens or TOKENS[self.scale]
+                    words += ["--max_tokens", str(max(tokens, longest))]
+                    # The baseline of extrapolation: RoPE with a cache.
+                    if (
+                        trained
+                        and trained.pe == "rope"
+                        and trained.causal
+                        and size < longest
+                    ):
+                        windows.append(size)
+                name = f"{setting} {run.parent.name}/{run.name} {Path(folder).name}"
+                for window in dict.fromkeys(windows):
+                    cache = ["--cache_window", str(window)] if window else []
+                    all_words = [*words, *cache, *self.plugins]
+                    self.add("".join([name, *cache]), all_words, [job, *needs])
         if config.hellaswag:
             source = HELLASWAG if config.scale == "smoke" else config.hellaswag
             flags = [] if source == "hub" else ["--source", source]
-            self.evaluate(["eval_hellaswag.py", str(run), *flags], [job])
-        last = [job]
-        for command in [each for each in config.commands if "{run}" in each]:
-            layers = 1
-            if "{layer}" in command:
-                layers = self.settings_of(job).gpt_config(1).n_layer
-            for layer in range(layers):
-                last = self.add_command(command, last, data, [job], layer=layer)
-        return job
-
-    def evaluate(self, words: list[str], needs: list[Job]) -> None:
-        name = f"{Path(words[0]).stem} {needs[0].name.removeprefix('train ')}"
-        self.add(name, [*words, *self.plugins], needs, reports=[self.report])
+            words = ["eval_hellaswag.py", str(run), *flags, *self.plugins]
+            self.add(f"hellaswag {run.parent.name}/{run.name}", words, [job])
 
     def at_scale(self, lengths: str) -> str:
         """Return lengths, as in 512,1024,2x, at this scale; multiples stay."""
         cli.parse_lengths(lengths, 1)  # raises InputError for anything else
-        divisor, text = self.scale.divisor, lengths.replace(" ", "")
+        divisor, text = SCALES[self.config.scale], lengths.replace(" ", "")
         return re.sub(r"\b[0-9]+\b", lambda n: str(max(1, int(n[0]) // divisor)), text)
 
-    def format(self, command: str, **fields) -> str:
-        """Return a command with its fields replaced (see the top)."""
-        scale, divisor = self.config.scale, self.scale.divisor
-        widening = 3 if divisor > 1 else 1
-        for name in SCALES:
-            fields[name] = Text(lambda text, on=scale == name: text if on else "")
-        fields |= {
-            "reduced": Text(lambda text: "" if scale == "full" else text),
-            "scaled": Text(self.at_scale),
-            "plugins": shlex.join(self.plugins),
-            "shift": Text(lambda text: str(int(text) - int(math.log2(divisor)))),
-            "window": Text(lambda text: str(int(text) * widening // divisor)),
-            "pes": shlex.join(self.encodings),
-            "encodings": ",".join(self.encodings),
-            "root": self.root,
-        }
-        try:
-            return command.format(**fields)
-        except InputError:
-            raise
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
-            problem = f"'{command}' has a wrong field ({error}): see --help"
-            raise InputError(problem) from None
+    def add_command(self, words: list[str]) -> None:
+        """Add one of --commands, after those that write what it names."""
+        output = output_of(words)
+        if output and "/" not in output:
+            words = [str(self.out / word) if word == output else word for word in words]
+        if re.match(TAKES_PLUGIN, " ".join(words)):
+            words += self.plugins
+        needs = []
+        for job in self.jobs:
+            made = output_of(job.words)
+            if made and any(f"{word}/".startswith(f"{made}/") for word in words):
+                needs.append(job)
+        count = 2 if words[0] == "-m" else 1
+        subject = output_of(words) or "".join(words[count : count + 1])
+        self.add(" ".join([*words[:count], *Path(subject).parts[-2:]]), words, needs)
 
-    def add_command(self, command, needs, data: Data, runs: list[Job], **more) -> list[Job]:
-        """Add one of --commands, and return what the run's next one needs."""
-        folders = [str(job.run) for job in runs]
-        first = folders[0] if folders else ""
-        more |= {"run": first, "first": first, "name": Path(first).name}
-        more |= {"data": data.folder, "out": self.out}
-        more["runs"] = Text(lambda suffix: " ".join(each + suffix for each in folders))
-        words = shlex.split(self.format(command, **more))
-        if not words:
-            return needs
-        name, is_last = " ".join(words[:3]), "{run}" not in command
-        measures = re.match("bench.py|plot.py losses|eval_|-m retrieval.evaluate", name)
-        reports = [self.report] if measures else []
-        return [self.add(name, words, needs, reports=reports, is_last=is_last)]
-
-    def expected_records(self, report: Job) -> list[str]:
-        """Return patterns of the records of a report, for a dry run."""
-        records = []  # paths and texts
-        for words in [job.words for job in self.jobs if report in job.reports]:
-            path, run = Path(words[-1]), words[2 if words[0] == "-m" else 1]
-            is_file = path.suffix in (".json", ".png")
-            records.append(path.with_suffix(".json") if is_file else f"{run}/eval_*.json")
-        return [*dict.fromkeys(map(str, records))]
-
-    def settings_of(self, job: Job) -> settings.Config:
-        return cli.parse(settings.Config, self.training_flags(job), None)
-
-    def training_flags(self, job: Job) -> list[str]:
-        """Return the flags of a training, after those that it inherits."""
-        flags = job.words[1:]
-        for other in self.runs:
-            if flags[:2] == ["--config", f"{other.run}/config.yaml"]:
-                flags = [*self.training_flags(other), *flags[2:]]
-        return flags
+    def write_variables(self) -> None:
+        """Write the data and the trained runs, for the lines of a script."""
+        made = [job for job in self.jobs if job.run]
+        if (path := os.environ.get(VARIABLES)) and made:
+            done = [str(x.run) for x in made if self.config.dry_run or x.state == "done"]
+            Path(path).write_text("\n".join([self.data, *done, ""]))
 
 
 if __name__ == "__main__":

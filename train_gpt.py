@@ -22,7 +22,7 @@ import time
 import warnings
 from pathlib import Path
 
-from runtime import cli, devices, distributed
+from runtime import cli, devices, distributed, job_report
 from runtime.checkpoints import load_checkpoint, load_weights, trained_steps
 from runtime.run_folder import Run
 
@@ -143,6 +143,8 @@ class Trainer:
         if run.step >= config.steps:
             done = f"already trained: {self.step} of {config.steps} steps"
             print(f"{self.model.describe(self.micro_batch)}\n{config.out_dir} is {done}")
+            if self.rank == 0:
+                job_report.append(repeated=True)
             return
         self.start()
         is_stopped = has_printed = False
@@ -196,6 +198,8 @@ class Trainer:
                 print("A traceback that follows is torchrun's, which ends by an exception.")
         if run.logger:
             run.logger.finish()
+        if self.rank == 0:
+            job_report.append(finished=self.step >= config.steps)
 
     # The steps of the loop
 

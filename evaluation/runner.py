@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from runtime import devices, distributed
+from runtime import devices, distributed, job_report
 from runtime.checkpoints import (
     load_checkpoint,
     load_model,
@@ -319,7 +319,8 @@ def update_record(
         print(
             f"{path} is of another checkpoint, dtype or setting: its results are replaced"
         )
-    if all(str(length) in known for length in lengths):
+    is_repeated = all(str(length) in known for length in lengths)
+    if is_repeated:
         print(f"{run} is already evaluated")
     for length in lengths:
         read_known()
@@ -336,6 +337,8 @@ def update_record(
             record = {**header, "lengths": results, "provenance": origin}
             write_record(run, path, record)
     print(f"record: {path}")
+    if processes.rank == 0:
+        job_report.append(records=[str(path)], repeated=is_repeated)
     known = processes.gather(known)[0]
     return {**header, "lengths": {str(length): known[str(length)] for length in lengths}}
 

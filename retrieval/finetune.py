@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from runtime import cli, devices, run_folder
+from runtime import cli, devices, job_report, run_folder
 from runtime.devices import provenance
 from runtime.files import hash_file, read_json, write_json, writing
 from runtime.validation import check
@@ -117,6 +117,7 @@ def main(argv=None):
     previous = find_record(out, config)
     if "losses" in previous:
         print(f"{out} is already fine-tuned")
+        job_report.append(repeated=True)
         return
     device, dtype = devices.select_device(config.device, config.dtype)
     if device.type == "cuda" and torch.cuda.device_count() > 1:

@@ -1,15 +1,23 @@
 """Scheduler: run the jobs of an experiment on the devices of a machine.
 
-    scheduler = Scheduler(jobs, Path("runs/full/table4/logs"), side_by_side="auto")
+    scheduler = Scheduler(jobs, report, Path("runs/full/table4/logs"), side_by_side="auto")
     status = scheduler.run()
 
-A job runs on all GPUs (torchrun); side by side, each has one GPU or its
-part of the cores (OMP_NUM_THREADS). Jobs start in their order once
-those that they need are done. A report runs again for new records.
+A job runs on all GPUs (torchrun) or, side by side with others, on one
+GPU or its part of the cores. Jobs start in their order once those that
+they need are done; the report runs again for new records.
+
+Next to a job's log (.txt) is what the program and this one report of it
+(.jsonl, job_report.py). Programs that resume find out themselves what is
+left. Other jobs are done if they were recorded with the same inputs: the
+words of their command, and the files and folders among them. A job that
+another call runs is waited for.
 """
 
 import contextlib
 import ctypes
+import fcntl
+import hashlib
 import json
 import os
 import re
@@ -22,164 +30,179 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime.run_folder import read_log
+from runtime import job_report
+from runtime.files import hash_file
 
 import torch
-import yaml
 
-# Programs that are done if their output exists.
-ONCE = {"export_hf.py", "import_pretrained.py", "retrieval.prepare"}
-# Has the command of a bench.py that has ended: its output is written
-# earlier.
-FINISHED = ".finished"
 DEVICES = "EXPERIMENT_DEVICES"  # number of devices to believe in, for tests
 SCRIPTS = "EXPERIMENT_SCRIPTS"  # processes of the calling scripts; jobs end with them
 KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-POLL_SECONDS = 0.1
-UPDATE_SECONDS, PRINT_SECONDS = 1, 60  # between lines on terminals and in files
-CLEAR = "\x1b[J"  # the terminal from the cursor on
+POLL_SECONDS, PRINT_SECONDS = 0.1, 60
+QUICK_SECONDS = 60  # a job that fails within this time may have a broken device
+# What jobs get at the first, second and third Ctrl-C or SIGTERM.
+SIGNALS = (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL)
 
 
 @dataclass(eq=False)
 class Job:
-    """A command and its state. Reports need no device."""
+    """A command and its state."""
 
     name: str
-    words: list[str]
+    words: list[str]  # without python or torchrun
     needs: list["Job"] = field(default_factory=list)
-    run: Path | None = None  # run folder that it trains
-    reports: list["Job"] = field(default_factory=list)  # that its records belong to
-    is_last: bool = False  # whether it runs after the others, also after failed ones
-    records: list[str] = field(default_factory=list)  # of a report
-    reported: int = 0  # number of records in the latest report
+    run: Path | None = None  # folder of the model that it makes
+    output: Path | None = None  # of a program that does not resume
+    on_all_ranks: bool = False  # whether torchrun can start it
+    prints: bool = False  # whether its output is shown
+
     state: str = "waiting"  # running, done, failed, skipped or interrupted
-    slot: int | None = None
+    places: tuple[int, ...] = ()  # indices of its devices
+    failed_at: tuple[int, ...] = ()  # places of its first attempt
+    inputs: str = ""  # hash, if it has an output
     started: float = 0.0
-    finished_before: float = 0.0  # fraction that was finished when it started
     log_start: int = 0  # bytes of its log that earlier calls wrote
+    signals: int = 0  # that it was sent
 
     def command(self, ranks: int = 1) -> list[str]:
-        """Return the command: on all ranks if the program can use them."""
-        if ranks > 1 and re.match("train_gpt|eval_", self.words[0]):
+        if self.on_all_ranks and ranks > 1:
             return ["torchrun", "--standalone", f"--nproc_per_node={ranks}", *self.words]
-        return ["python", *self.words, *self.records]
-
-    def is_ready(self) -> bool:
-        states = {job.state for job in self.needs}
-        if self.is_last:
-            return states.isdisjoint({"waiting", "running"})
-        return states <= {"done"}
-
-    def progress(self) -> tuple[float, str]:
-        """Return the finished fraction, and the last step of a training."""
-        if self.state in ("waiting", "running") and self.run:
-            with contextlib.suppress(OSError, IndexError, KeyError, ValueError):
-                last = [x for x in read_log(self.run) if x["kind"] == "train"][-1]
-                steps = yaml.safe_load((self.run / "config.yaml").read_text())["steps"]
-                step, speed = last["step"], last["tokens_per_second"]
-                return step / steps, f", step {step:,} of {steps:,}, {speed:,.0f} tokens/s"
-        return float(self.state == "done"), ""
-
-    @property
-    def record_file(self) -> Path:
-        """The file with the records of a report."""
-        return Path(self.words[2]) / "records.json"
+        return ["python", *self.words]
 
 
 class Scheduler:
-    """Runs jobs, and keeps their logs in a folder."""
+    """Runs jobs; keeps their logs and reports in a folder."""
 
-    def __init__(self, jobs: list[Job], logs: Path, side_by_side: int | str):
+    def __init__(self, jobs: list[Job], report: Job, logs: Path, side_by_side: int | str):
         """side_by_side: jobs; "auto": one on GPUs, else one per core; "all": one each."""
-        self.jobs, self.logs = jobs, logs
+        self.jobs, self.report, self.logs = jobs, report, logs
+        self.records: list[str] = []  # of the latest report
+        self.is_due = False  # whether there are others
         count = int(os.environ.get(DEVICES, torch.cuda.device_count()))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
-        ids = visible.split(",") if visible else []
-        cores = len(os.sched_getaffinity(0))
-        widths = {"auto": 1 if count else cores, "all": count or cores}
-        width = widths.get(str(side_by_side)) or int(side_by_side)
-        self.groups = [ids]  # the devices of each slot
-        if width > 1:
-            self.groups = [[number] for number in ids[:width]] or [[]] * width
-        self.threads = max(1, cores // len(self.groups))
-        scripts = os.environ.get(SCRIPTS, "").split()
-        self.scripts = [f"/proc/{process}/exe" for process in scripts]  # zombies have none
+        ids = re.findall("[^, ]+", visible)
+        self.on_all = count > 1 and side_by_side in (1, "auto")
+        if self.on_all or "MIG" not in visible:  # CUDA counts one MIG device
+            ids = ids[:count]
+        self.cores = len(os.sched_getaffinity(0))
+        self.devices = ids or [""] * self.cores
+        if isinstance(side_by_side, int) and not self.on_all:
+            self.devices = (ids or [""] * side_by_side)[:side_by_side]
+        self.usable = [*range(len(self.devices))]
+        self.scripts = [f"/proc/{x}/exe" for x in os.environ.get(SCRIPTS, "").split()]
         self.running: dict[Job, subprocess.Popen] = {}
-        self.started = time.time()
-        self.updates = sys.stdout.isatty()
-        self.printed = 0.0
-        self.signal = 0
+        self.signals: list[int] = []
+        self.printed = time.time()
 
     def command(self, job: Job) -> str:
         """Return the command of a job, to copy."""
-        return shlex.join(job.command(len(self.groups[0])))
+        return shlex.join(job.command(len(self.devices) if self.on_all else 1))
 
     def log_of(self, job: Job) -> Path:
-        names = [re.sub("[^a-zA-Z0-9=.]+", "_", each.name) for each in self.jobs]
-        index = self.jobs.index(job)
-        name, number = names[index], names[:index].count(names[index])
-        return self.logs / f"{name}{f'_{number + 1}' if number else ''}.txt"
+        return self.logs / f"{job.name.replace(' ', '-').replace('/', '_')[-200:]}.txt"
 
     def run(self) -> int:
-        """Run all jobs; return 1 if one failed, 128 + N after signal N, else 0."""
+        """Run all jobs; return 128 + N after signal N, 0 if all are done, else 1."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self.interrupt)
+            signal.signal(number, lambda number, frame: self.signals.append(number))
         self.logs.mkdir(parents=True, exist_ok=True)
-        for job in self.jobs:  # a report keeps what an interrupted or smaller call added
-            if job.words[0] == "report.py" and job.record_file.exists():
-                records = json.loads(job.record_file.read_text())
-                job.records = [*filter(os.path.exists, records)]
-        while True:
-            self.collect()
-            if not (self.signal or all(map(os.path.exists, self.scripts))):
-                self.interrupt(signal.SIGTERM)
-            if not self.signal:
-                self.start_ready()
-            if not self.running:
-                break
-            self.print_progress()
+        while self.step():
             time.sleep(POLL_SECONDS)
-        failed = [job for job in self.jobs if job.state == "failed"]
-        for job in failed:
-            line = f"error: failed: {self.command(job)}: read {self.log_of(job)}"
-            self.print(line, sys.stderr)
-        if self.signal:
-            self.print("interrupted: run the same command again to continue", sys.stderr)
-            return 128 + self.signal
-        return int(bool(failed))
+        if self.signals:
+            print("interrupted: run the same command again to continue", file=sys.stderr)
+            return 128 + self.signals[0]
+        status = 0
+        for job in [*self.jobs, self.report]:
+            if job.state not in ("done", "waiting"):
+                status = 1
+                line = f"error: {job.state}: {self.command(job)}: read {self.log_of(job)}"
+                print(line, file=sys.stderr)
+            elif job.failed_at:
+                device = self.devices[job.failed_at[0]]
+                print(
+                    f"note: {job.name} failed on device {device}, then left out: check it"
+                )
+        return status
 
-    def interrupt(self, number: int, frame=None) -> None:
-        """Send SIGTERM to all jobs: trainings save a checkpoint and end."""
-        self.signal = number
-        for process in self.running.values():
-            process.terminate()
+    def step(self) -> bool:
+        """Note what has ended, and start what is ready; return whether any is left."""
+        for job, process in [*self.running.items()]:
+            if process.poll() is not None:
+                del self.running[job]
+                self.end(job, process.returncode)
+        if not all(map(os.path.exists, self.scripts)) and not self.signals:
+            self.signals.append(signal.SIGTERM)
+        if self.signals:
+            self.pass_on_signals()
+            return bool(self.running)
+        self.start_ready()
+        if time.time() - self.printed > PRINT_SECONDS:
+            self.printed = time.time()
+            for job in self.running:
+                print(f"{job.name}:", *self.output_of(job).splitlines()[-1:], flush=True)
+        waiting = any(job.state == "waiting" for job in self.jobs)
+        return waiting or self.is_due or bool(self.running)
+
+    def pass_on_signals(self) -> None:
+        """Send jobs the signals that have arrived: trainings save a checkpoint."""
+        for job, process in self.running.items():
+            for number in SIGNALS[job.signals : len(self.signals)]:
+                job.signals += 1
+                for target in (
+                    _descendants(process.pid) if job.signals > 1 else [process.pid]
+                ):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(target, number)
 
     def start_ready(self) -> None:
-        """Start the first jobs that have what they need, one in each free slot."""
-        free = set(range(len(self.groups))) - {job.slot for job in self.running}
+        """Start the first jobs that have what they need, while there are devices."""
+        if self.is_due and self.report.state != "running":
+            self.records = self.all_records()
+            self.start(self.report, (), self.records)
+            self.is_due = self.report.state != "running"
         for job in self.jobs:
-            if job.words[0] == "report.py":
-                if job.state != "running" and len(job.records) > job.reported:
-                    job.reported = len(job.records)
-                    self.start(job, None)
-            elif free and job.state == "waiting" and job.is_ready():
-                self.start(job, free.pop())
+            states = {need.state for need in job.needs}
+            if job.state == "waiting" and states & {"failed", "interrupted", "skipped"}:
+                job.state = "skipped"
+            if job.state != "waiting" or states - {"done"}:
+                continue
+            used = {place for other in self.running for place in other.places}
+            free = tuple(place for place in self.usable if place not in used)
+            count = len(self.devices) if self.on_all and job.on_all_ranks else 1
+            if len(free) < count or self.signals:
+                return
+            self.start(job, free[:count])
 
-    def start(self, job: Job, slot: int | None) -> None:
-        environment = {"OMP_NUM_THREADS": str(self.threads)} | os.environ
-        environment["PYTHONUNBUFFERED"] = "1"
-        devices = [] if slot is None else self.groups[slot]
-        if devices or slot is None:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        job.state, job.slot, job.started = "running", slot, time.time()
-        job.finished_before = job.progress()[0]
-        failed = [str(other.run) for other in job.needs if other.state == "failed"]
-        job.words = [word for word in job.words if word not in failed]
-        self.print(f"+ {self.command(job)}")
-        with open(self.log_of(job), "ab") as log:
+    def start(
+        self, job: Job, places: tuple[int, ...] = (), records: list[str] = ()
+    ) -> None:
+        """Start a job, unless it is recorded, or another call runs it."""
+        path = self.log_of(job)
+        with open(path, "ab") as log:
+            try:  # the job inherits the lock
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            except OSError:  # a file system without locks
+                pass
+            path = path.with_suffix(".jsonl")
+            if job.output and self.is_recorded(job, path):
+                job.state = "done"
+                print(f"done: {job.name}, which an earlier call finished", flush=True)
+                return
+            job_report.append(path, finished=True, repeated=False, inputs=None)
+            devices = [self.devices[place] for place in places]
+            threads = max(1, self.cores // len(self.devices))
+            environment = {"OMP_NUM_THREADS": str(threads)} | os.environ
+            environment |= {"PYTHONUNBUFFERED": "1", job_report.VARIABLE: str(path)}
+            if any(devices) or not places:
+                environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+            words = [*job.command(len(places)), *records]
+            print(f"+ {shlex.join(words)}", flush=True)
+            job.state, job.places, job.started = "running", places, time.time()
             job.log_start = log.tell()
             self.running[job] = subprocess.Popen(
-                job.command(len(devices)),
+                words,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
@@ -187,94 +210,80 @@ class Scheduler:
                 preexec_fn=_end_with_parent,
             )
 
-    def collect(self) -> None:
-        """Note jobs that have ended, and skip those that need a failed one."""
-        ended = [job for job, process in self.running.items() if process.poll() is not None]
-        for job in ended:
-            has_failed = bool(self.running.pop(job).returncode)
-            job.state = "failed" if has_failed else "done"
-            if self.signal:  # a training ends without an error, but before its last step
-                job.state = "interrupted"
-            output = self.log_of(job).read_bytes()[job.log_start :].decode(errors="replace")
-            seconds, note = time.time() - job.started, ""
-            records = re.findall("^record: (.+)", output, re.MULTILINE)
-            earlier = re.findall(
-                " is already (?:trained|fine-tuned|evaluated|prepared)", output
-            )
-            if earlier and len(earlier) >= len(records):
-                note = ", which an earlier call finished"
-            self.print(f"{job.state}: {job.name}{note}, {describe_seconds(seconds)}")
-            program, last_word = job.words[0], Path(job.words[-1])
-            if program in ("report.py", "sample.py") and not self.signal:
-                self.print(output)
-            if has_failed or program == "report.py":
-                continue
-            if program == "bench.py":
-                last_word.with_suffix(FINISHED).write_text(shlex.join(job.words))
-            # A benchmark names its record at the end of its command.
-            found = records or [str(last_word.with_suffix(".json"))]
-            for report in job.reports:
-                report.records = [*dict.fromkeys([*report.records, *found])]
-                report.record_file.parent.mkdir(parents=True, exist_ok=True)
-                report.record_file.write_text(json.dumps(report.records))
-        for job in self.jobs:
-            failed = any(needed.state in ("failed", "skipped") for needed in job.needs)
-            if failed and job.state == "waiting" and not job.is_last:
-                job.state = "skipped"
+    def is_recorded(self, job: Job, path: Path) -> bool:
+        """Return whether a job is recorded with its inputs; else remove its output."""
+        output = str(job.output)
+        inputs = [(word, _describe(word)) for word in job.words if word != output]
+        job.inputs = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
+        record, is_folder = job_report.read(path), os.path.isdir(output)
+        is_ours = record.get("output") == output
+        if is_ours and record.get("inputs") == job.inputs and os.path.exists(output):
+            self.is_due |= bool(record["records"])
+            return True
+        if is_ours or not is_folder:  # a folder of the user's stays
+            job_report.append(path, output=output, inputs=None)
+            shutil.rmtree(output if is_folder else "", ignore_errors=True)
+        return False
 
-    def print(self, text: str, file=None, end: str = "\n") -> None:
-        """Print text; on a terminal in the place of the lines of progress."""
-        if self.updates:
-            print(end=CLEAR, flush=True)
-        print(text, file=file or sys.stdout, end=end, flush=True)
+    def end(self, job: Job, status: int) -> None:
+        """Note how a job has ended, and write the report if it has records."""
+        path, seconds = self.log_of(job).with_suffix(".jsonl"), time.time() - job.started
+        reported = job_report.read(path)
+        job.state = "failed" if status else "done"
+        if not reported["finished"] or (status and self.signals):
+            job.state = "interrupted"
+        if job.state == "failed" and self.is_device_in_doubt(job, seconds):
+            job.state = "waiting"
+        if job.state == "done" and job.output:
+            job_report.append(path, inputs=job.inputs)
+        if job.state == "done" and reported["records"]:
+            self.is_due = True
+        if job is self.report:  # another call may have added some
+            self.is_due = self.all_records() != self.records
+        note = ", which an earlier call finished" if reported["repeated"] else ""
+        print(f"{job.state}: {job.name}{note}, {seconds:.1f} s", flush=True)
+        if job.prints and not self.signals:
+            print(self.output_of(job), flush=True)
 
-    def print_progress(self) -> None:
-        """Print a line per running job and one for all, updated on a terminal."""
-        now = time.time()
-        if now - self.printed < (UPDATE_SECONDS if self.updates else PRINT_SECONDS):
-            return
-        self.printed = now
-        lines, done_by_all, left_of_all = [], 0.0, 0.0
-        for number, job in enumerate(self.jobs, 1):
-            if job.state in ("failed", "skipped"):
-                continue
-            fraction, details = job.progress()
-            done, left = max(0.0, fraction - job.finished_before), 1 - fraction
-            weight = 3 if job.run else 1  # trainings take longer
-            done_by_all += weight * done
-            left_of_all += weight * left
-            if job in self.running:
-                if done > 0:
-                    seconds = (now - job.started) * left / done
-                    details += f", {describe_seconds(seconds)} left"
-                lines.append(f"{number} of {len(self.jobs)}: {job.name}{details}")
-        if done_by_all > 0:
-            left = (now - self.started) * left_of_all / done_by_all
-            lines.append(f"all: {describe_seconds(left)} left")
-        end = "\n"
-        if self.updates:  # the cursor stays above them
-            columns = shutil.get_terminal_size().columns
-            lines = [line[: columns - 1] for line in lines]
-            end += f"\x1b[{len(lines)}F"
-        self.print("\n".join(lines), end=end)
+    def all_records(self) -> list[str]:
+        """Return the records of this and earlier calls."""
+        reports = map(job_report.read, sorted(self.logs.glob("*.jsonl")))
+        return [*dict.fromkeys(x for report in reports for x in report["records"])]
+
+    def is_device_in_doubt(self, job: Job, seconds: float) -> bool:
+        """Return whether a failed job shall try another device, and leave out the first."""
+        if job.failed_at:  # it was not the device
+            self.usable += job.failed_at
+            return False
+        is_alone = self.on_all or len(self.usable) == 1 or not any(self.devices)
+        if is_alone or not job.places or seconds > QUICK_SECONDS or self.signals:
+            return False
+        job.failed_at = job.places
+        self.usable = [place for place in self.usable if place not in job.places]
+        return True
+
+    def output_of(self, job: Job) -> str:
+        with open(self.log_of(job), "rb") as log:
+            log.seek(job.log_start)
+            return log.read().decode(errors="replace").rstrip()
 
 
-def describe_seconds(seconds: float) -> str:
-    """Return a duration in hours, minutes or seconds."""
-    for size, unit in ((3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:.1f} s" if seconds >= 0.1 else "<0.1 s"
+def _describe(path: str) -> str | list | None:
+    """Return a file's hash, or names, sizes and times of a folder's files."""
+    if not os.path.isdir(path):
+        return hash_file(path) if os.path.isfile(path) else None
+    files = [x for x in Path(path).glob("[!.]*") if not x.name.startswith("eval_")]
+    return sorted((x.name, x.stat().st_size, x.stat().st_mtime_ns) for x in files)
 
 
-def is_finished(words: list[str]) -> bool:
-    """Return whether a command that does not resume has ended before."""
-    output = Path(words[-1])
-    if words[0] != "bench.py":
-        return bool(ONCE & {*words}) and output.exists()
-    marker = output.with_suffix(FINISHED)
-    is_marked = marker.exists() and marker.read_text() == shlex.join(words)
-    return is_marked and output.exists()
+def _descendants(process: int) -> list[int]:
+    """Return a process and all that it has started, as far as the system tells."""
+    found = [process]
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in path.read_text().split():
+                found += _descendants(int(child))
+    return found
 
 
 def _end_with_parent() -> None:

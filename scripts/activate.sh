@@ -10,3 +10,47 @@ if [ -n "${SLURM_JOB_ID:-}" ]; then trap : TERM; fi # Slurm signals all processe
 if [ -z "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ] && [ -f .venv/bin/activate ]; then
     source .venv/bin/activate
 fi
+
+# option NAME DEFAULT...: print the values of --NAME in the script's flags, else the defaults, a line each.
+flags=("$@")
+option() {
+    local name=$1 word found=() is_in=0
+    for word in "${flags[@]}"; do
+        case $word in
+            --) break ;;
+            "--$name="*) is_in=1 found=("${word#*=}") ;;
+            "--$name") is_in=1 found=() ;;
+            --*) is_in=0 ;;
+            *) if [ $is_in = 1 ]; then found+=("$word"); fi ;;
+        esac
+    done
+    if [ ${#found[@]} = 0 ]; then found=("${@:2}"); fi
+    printf '%s\n' "${found[@]}"
+}
+scale=$(option scale full)
+
+# pick FULL SMALL SMOKE: print the word of this scale. at_scale LENGTHS: lengths as in 512,1024 at it.
+pick() { case $scale in full) echo "$1" ;; small) echo "$2" ;; *) echo "${3-$2}" ;; esac; }
+at_scale() { tr , '\n' <<<"$1" | awk -v d="$(pick 1 4 32)" '{print int($1 / d)}' | paste -sd,; }
+
+# experiment FLAGS...: call run_experiment.py. Sets runs, those that are trained, and their data. A
+# failed job does not stop the script, which ends with: exit $failed
+failed=0 runs=() data=""
+experiment() {
+    local status=0 variables
+    variables=$(mktemp)
+    EXPERIMENT_VARIABLES=$variables python run_experiment.py "$@" || status=$?
+    if [ -s "$variables" ]; then { read -r data && mapfile -t runs; } <"$variables"; fi
+    rm "$variables"
+    if [ $status -gt 1 ] || [[ " $* " == *" --help "* ]]; then exit $status; fi
+    failed=$((failed | status))
+}
+
+# Dry runs add up the cost of a script's calls.
+if [[ " $* " == *" --dry_run "* ]] && [ -z "${COST_LEDGER:-}" ]; then
+    COST_LEDGER=$(mktemp) && export COST_LEDGER
+    trap 'rm -f "$COST_LEDGER"' EXIT
+fi
+
+# line WORD...: print a command for --commands.
+line() { printf '%q ' "$@" && echo; }

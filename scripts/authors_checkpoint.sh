@@ -15,7 +15,8 @@
 
 source "$(dirname "$0")/activate.sh"
 common=(--name authors_checkpoint --data wikitext103 --pretrained "${1:?pass a file, as shown in this script}"
-    --encodings cable-v1 --perplexity 512,1024,2048,4096,8192,15360,16384)
-python run_experiment.py "${common[@]}" --paper cable_v1_section5.1_wikitext-103_tiny_trained-at-1024 "${@:2}"
-python run_experiment.py "${common[@]}" --evaluate_on fineweb wikitext103 --hellaswag hub \
+    --perplexity 512,1024,2048,4096,8192,15360,16384)
+experiment "${common[@]}" --paper cable_v1_section5.1_wikitext-103_tiny_trained-at-1024 "${@:2}"
+experiment "${common[@]}" --evaluate_on fineweb wikitext103 --hellaswag hub \
     --paper cable_v1_table1_generalization "${@:2}"
+exit $failed

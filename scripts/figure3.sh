@@ -10,11 +10,11 @@
 
 source "$(dirname "$0")/activate.sh"
 encodings="cable alibi kerple rope sinusoidal dapev2+cable dapev2+kerple fire t5 t5-clip learnable"
-python run_experiment.py --name figure3/medium --encodings $encodings --paper cable_section5.3_speed --commands \
-    "bench.py train generate --encodings {encodings} --model {full:medium}{small:tiny}{smoke:quickstart}
-        --context {scaled:512,1024,2048} --micro_batch {full:4}{reduced:1} --repeats {full:10}{small:3}{smoke:1} {plugins}
-        --out {out}/speed.json" "$@"
-python run_experiment.py --name figure3/small --encodings $encodings --paper cable_section5.3_speed --commands \
-    "bench.py train generate --encodings {encodings} --model {full:small}{small:tiny}{smoke:quickstart}
-        --context {scaled:512,1024,2048} --micro_batch {full:4}{reduced:1} --repeats {full:10}{small:3}{smoke:1} {plugins}
-        --out {out}/speed.json" "$@"
+for model in medium small; do
+    experiment --name figure3/$model --paper cable_section5.3_speed --commands - "$@" < <(
+        line bench.py train generate --encodings "$(option encodings $encodings | paste -sd,)" \
+            --model "$(pick $model tiny quickstart)" --context "$(at_scale 512,1024,2048)" \
+            --micro_batch "$(pick 4 1)" --repeats "$(pick 10 3 1)" --out speed.json
+    )
+done
+exit $failed

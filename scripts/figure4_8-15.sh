@@ -8,6 +8,12 @@
 # shares cable and kerple, with and without DAPEv2. Disk: 20 GB of data, 3 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-exec python run_experiment.py --name figure4_8-15 --data fineweb-edu --train fineweb-edu_small --block_size 512 \
-    --encodings cable dapev2+cable kerple dapev2+kerple alibi fire t5 t5-clip rope --commands \
-    "plot.py biases {run} --data {data} --tokens {scaled:512} {plugins} --out {out}/{name}.png" "$@"
+common=(--name figure4_8-15 --data fineweb-edu)
+experiment "${common[@]}" --train fineweb-edu_small --block_size 512 \
+    --encodings cable dapev2+cable kerple dapev2+kerple alibi fire t5 t5-clip rope "$@"
+experiment "${common[@]}" --commands - "$@" < <(
+    for run in "${runs[@]}"; do
+        line plot.py biases "$run" --tokens "$(at_scale 512)" --out "${run##*/}.png"
+    done
+)
+exit $failed

@@ -12,6 +12,6 @@ block=${1:?pass gpt2 or llama, as in: bash scripts/half_hour.sh gpt2}
 if [ "$block" = --help ]; then exec python run_experiment.py --help; fi
 if [ -d data/half_hour ]; then find data/half_hour -name '*.bin.xz' -exec xz --decompress {} +; fi
 exec timeout --signal=INT "${LIMIT:-570}" python run_experiment.py --name half_hour_"$block" --data data/half_hour \
-    --train half_hour_"$block" --train_flags "{reduced:--block $block}" \
+    --train half_hour_"$block" --train_flags "$(pick "" "--block $block")" \
     --encodings cable rope rope:heads_percent=75+alibi:heads_percent=75 alibi fox carope \
     --perplexity 512,1024,2048,4096,8192,15360 --recall 256,1024,4096,15360 "${@:2}"

@@ -11,6 +11,12 @@
 
 source "$(dirname "$0")/activate.sh"
 source scripts/install.sh requirements.txt
-exec python run_experiment.py --name quickstart --fixed --data stdlib --train quickstart \
-    --encodings cable alibi rope --perplexity 1x,2x,4x,8x,16x --eval_tokens 65536 --commands \
-    "sample.py {first} --prompt 'def read(self, path):' --max_new_tokens 300 {plugins}" "$@"
+common=(--name quickstart --fixed --data stdlib)
+experiment "${common[@]}" --train quickstart --encodings cable alibi rope \
+    --perplexity 1x,2x,4x,8x,16x --eval_tokens 65536 "$@"
+experiment "${common[@]}" --commands - "$@" < <(
+    for run in "${runs[@]:0:1}"; do
+        line sample.py "$run" --prompt 'def read(self, path):' --max_new_tokens 300
+    done
+)
+exit $failed

@@ -12,15 +12,35 @@
 
 source "$(dirname "$0")/activate.sh"
 lengths=512,1024,2048,4096,8192,16384
-common="--data fineweb-edu --train fineweb-edu_small --perplexity $lengths"
-finetune="--steps {full:950}{reduced:50} --lr {full:6e-5 --min_lr 6e-6}{reduced:8e-4}"
-finetune+=" --warmup_steps {full:20}{reduced:5}"
-python run_experiment.py --name rope_extended/cached $common --encodings cable rope \
-    --perplexity "$lengths --cache_window {scaled:1024}" "$@"
-python run_experiment.py --name rope_extended/as_it_is $common --encodings rope --continue_as \
-    {rope-pi,rope-ntk,yarn}:factor={4,16} yarn:factor={4,16},ramp=released nope "$@"
-python run_experiment.py --name rope_extended/recalibrated $common --encodings rope --continue_as rope nope \
-    --continue_flags "$finetune" "$@"
-python run_experiment.py --name rope_extended/trained_on $common --encodings rope \
-    --continue_as rope {rope-pi,rope-ntk}:factor=16 "yarn:factor=16,length={scaled:1024}" \
-    --continue_flags "--block_size {scaled:16384} --micro_batch 1 $finetune" "$@"
+common=(--data fineweb-edu)
+train=("${common[@]}" --train fineweb-edu_small --perplexity $lengths)
+differ=(--may_differ step steps lr min_lr warmup_steps)
+finetune="--steps $(pick 950 50) --lr $(pick "6e-5 --min_lr 6e-6" 8e-4) --warmup_steps $(pick 20 5)"
+
+# further FLAGS ENCODING...: train each run of rope further with an encoding, and evaluate it.
+further() {
+    local run pe out words
+    for run in "${runs[@]}"; do
+        for pe in "${@:2}"; do
+            read -ra words <<<"$1"
+            out=$run-$pe$(tr -d ' ' <<<"${1//--/-}")
+            line train_gpt.py --config "$run/config.yaml" --init_from "$run" --pe "$pe" "${words[@]}" --resume \
+                --out_dir "$out"
+            line eval_extrapolation.py "$out" --lengths "$(at_scale $lengths)" --max_tokens "$(pick 100000000 131072 1024)"
+        done
+    done
+}
+experiment --name rope_extended/cached "${train[@]}" --encodings cable rope \
+    --cache_window "$(at_scale 1024)" "$@"
+experiment --name rope_extended/as_it_is "${train[@]}" --encodings rope "$@"
+experiment --name rope_extended/as_it_is "${common[@]}" --commands - "${differ[@]:0:3}" "$@" < <(
+    further "--steps 0" {rope-pi,rope-ntk,yarn}:factor={4,16} yarn:factor={4,16},ramp=released nope
+)
+experiment --name rope_extended/recalibrated "${common[@]}" --commands - "${differ[@]}" "$@" < <(
+    further "$finetune" rope nope
+)
+experiment --name rope_extended/trained_on "${common[@]}" --commands - "${differ[@]}" block_size micro_batch "$@" < <(
+    further "--block_size $(at_scale 16384) --micro_batch 1 $finetune" rope {rope-pi,rope-ntk}:factor=16 \
+        "yarn:factor=16,length=$(at_scale 1024)"
+)
+exit $failed

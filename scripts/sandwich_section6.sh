@@ -12,12 +12,16 @@
 # hours in all. Disk: 3 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name sandwich_section6 --data fineweb-edu --train sandwich_small --block_size 512 \
-    --encodings sandwich sandwich:dimension=32 sandwich:dimension=64 sandwich:dimension=256 \
-    sandwich:dimension=512 --same_targets 512,1024,2048,4096,8192 --commands \
-    "plot.py distances sandwich sandwich-smoothed --context {scaled:8192} --fit {scaled:8192}
-        --out {out}/figure9.png" \
-    "plot.py distances {pes} --context {scaled:8192} --out {out}/figure10.png" "$@"
-python run_experiment.py --name sandwich_section6/speed --paper sandwich_section6.2_speed --commands \
-    "bench.py train --encodings sandwich,t5,kerple --model {full:small}{small:tiny}{smoke:quickstart} --micro_batch 32
-        --context {scaled:512} --repeats {full:10}{small:3}{smoke:1} --out {out}/train.json" "$@"
+encodings="sandwich sandwich:dimension=32 sandwich:dimension=64 sandwich:dimension=256 sandwich:dimension=512"
+experiment --name sandwich_section6 --data fineweb-edu --train sandwich_small --block_size 512 \
+    --encodings $encodings --same_targets 512,1024,2048,4096,8192 "$@"
+experiment --name sandwich_section6 --commands - "$@" < <(
+    context=$(at_scale 8192)
+    line plot.py distances sandwich sandwich-smoothed --context "$context" --fit "$context" --out figure9.png
+    line plot.py distances $(option encodings $encodings) --context "$context" --out figure10.png
+)
+experiment --name sandwich_section6/speed --paper sandwich_section6.2_speed --commands - "$@" < <(
+    line bench.py train --encodings sandwich,t5,kerple --model "$(pick small tiny quickstart)" --micro_batch 32 \
+        --context "$(at_scale 512)" --repeats "$(pick 10 3 1)" --out train.json
+)
+exit $failed

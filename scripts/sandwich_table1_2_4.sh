@@ -12,11 +12,23 @@
 # hours in all. Disk: 3 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-common="--data fineweb-edu --train sandwich_small"
-python run_experiment.py --name sandwich_table1_2_4 $common --block_size 512 \
-    --encodings alibi-shift:shift=\{shift:{-3,0,2,4,6,8}\} alibi-equal:h=\{shift:{0,2,4,6,8}\} \
-    window:w=\{window:{40,80,100,120,160,320}\} --same_targets 512,1024,2048,4096,8192 \
-    --receptive_field 512,1024,2048 --paper "{full:sandwich_table[14]_{text}}" "$@"
-python run_experiment.py --name sandwich_table1_2_4/trained-longer $common --paired --block_size 2048 1024 \
-    --encodings "alibi-shift:shift={shift:6}" "window:w={window:160}" --same_targets 2048,4096,8192 \
-    --paper "{full:sandwich_table2_{text}}" "$@"
+shift=$(pick 0 2 5) encodings=() papers=()
+for slope in -3 0 2 4 6 8; do encodings+=("alibi-shift:shift=$((slope - shift))"); done
+for slope in 0 2 4 6 8; do encodings+=("alibi-equal:h=$((slope - shift))"); done
+# Windows are divided by 4/3 (small) or 32/3 (smoke).
+window() { echo "window:w=$(($1 * $(pick 1 3) / $(pick 1 4 32)))"; }
+for width in 40 80 100 120 160 320; do encodings+=("$(window $width)"); done
+if [ "$scale" = full ]; then
+    case $(basename "$(option data arxiv)") in
+        openwebtext2) papers=(--paper sandwich_table{4,2}_openwebtext2) ;;
+        *) papers=(--paper sandwich_table{1,2}_arxiv) ;;
+    esac
+fi
+common=(--data fineweb-edu --train sandwich_small)
+experiment --name sandwich_table1_2_4 "${common[@]}" --block_size 512 --encodings "${encodings[@]}" \
+    --same_targets 512,1024,2048,4096,8192 --receptive_field 512,1024,2048 "${papers[@]:0:2}" "$@"
+common+=(--name sandwich_table1_2_4/trained-longer --may_differ block_size --same_targets 2048,4096,8192
+    "${papers[@]:0:1}" "${papers[@]:2}")
+experiment "${common[@]}" --block_size 2048 --encodings "alibi-shift:shift=$((6 - shift))" "$@"
+experiment "${common[@]}" --block_size 1024 --encodings "$(window 160)" "$@"
+exit $failed

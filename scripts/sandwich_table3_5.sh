@@ -17,13 +17,17 @@
 # Cost: 8 trainings of 0.82B tokens, 30 minutes of one H100 at 40% MFU each. Disk: 3 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-common="--data fineweb-edu --train sandwich_small --block_size 512"
-python run_experiment.py --name sandwich_table3_5 $common --encodings sandwich sandwich-smoothed alibi \
-    "{reduced:alibi-shift:shift={shift:0}}" sinusoidal rope kerple t5 --same_targets 512,1024,2048,4096,8192 \
-    --receptive_field 512,1024,2048 --paper "sandwich_table3_{text}" "$@"
-python run_experiment.py --name sandwich_table3_5/trained-at-128 $common --block_size 128 \
+text=$(basename "$(option data arxiv)")
+case $text in arxiv | github | openwebtext2) ;; *) text=arxiv ;; esac
+encodings=(sandwich sandwich-smoothed alibi sinusoidal rope kerple t5)
+if [ "$scale" != full ]; then encodings+=("alibi-shift:shift=$(pick "" -2 -5)"); fi
+common=(--data fineweb-edu --train sandwich_small --block_size 512)
+experiment --name sandwich_table3_5 "${common[@]}" --encodings "${encodings[@]}" \
+    --same_targets 512,1024,2048,4096,8192 --receptive_field 512,1024,2048 --paper "sandwich_table3_$text" "$@"
+experiment --name sandwich_table3_5/trained-at-128 "${common[@]}" --block_size 128 \
     --encodings sinusoidal --receptive_field 512,1024,2048 "$@"
-python run_experiment.py --name sandwich_table3_5/cache $common --encodings sandwich alibi \
-    --same_targets "4096,8192,16384 --cache_window {scaled:2048}" --paper "sandwich_table5_{text}" "$@"
-python run_experiment.py --name sandwich_table3_5/without-cache $common --encodings sandwich alibi \
+experiment --name sandwich_table3_5/cache "${common[@]}" --encodings sandwich alibi \
+    --same_targets 4096,8192,16384 --cache_window "$(at_scale 2048)" --paper "sandwich_table5_$text" "$@"
+experiment --name sandwich_table3_5/without-cache "${common[@]}" --encodings sandwich alibi \
     --same_targets 4096,8192,16384 "$@"
+exit $failed

@@ -12,16 +12,24 @@
 source "$(dirname "$0")/activate.sh"
 train=(--data fineweb-edu --train fineweb-edu_bert --train_flags "--objective mlm" --block_size 512
     --encodings cable alibi rope learnable sinusoidal)
-python run_experiment.py --name table3/masked "${train[@]}" --perplexity 512,1024,2048,4096,8192,16384 \
-    --commands "plot.py losses {runs} --out {out}/figure6.png" "$@"
-python run_experiment.py --name table3 "${train[@]}" --paper cable_table3_mldr_ndcg10_bert --commands \
-    "{small:-m retrieval.prepare {data} --passage 512 --length 4096 --documents 500 --out_dir {out}/task}" \
-    "{smoke:-m retrieval.prepare {data} --triplets 8 --passage 400 --length 512 --documents 12 --questions 6
-        --out_dir {out}/task}" \
-    "export_hf.py {run} {plugins} --out_dir {run}-exported" \
-    "-m retrieval.finetune {run}-exported {small:--samples 6400 --batch 64 --lr 1e-3}
-        {smoke:--samples 8 --batch 4} {reduced:--data {out}/task/triplets.jsonl} {plugins}
-        --resume --out_dir {run}-retrieval" \
-    "-m retrieval.evaluate {run}-retrieval {reduced:--data {out}/task} {plugins}
-        --lengths {scaled:512,1024,2048,4096,8192,16384}" \
-    "plot.py losses {runs:-retrieval} --out {out}/figure7.png" "$@"
+experiment --name table3/masked "${train[@]}" --perplexity 512,1024,2048,4096,8192,16384 "$@"
+experiment --name table3/masked --commands - "$@" < <(line plot.py losses "${runs[@]}" --out figure6.png)
+experiment --name table3 --paper cable_table3_mldr_ndcg10_bert --commands - "$@" < <(
+    task=${runs[0]%/*}-retrieval words=() triplets=() finetune=()
+    case $scale in
+        small) words=(--passage 512 --length 4096 --documents 500) finetune=(--samples 6400 --batch 64 --lr 1e-3) ;;
+        smoke) words=(--triplets 8 --passage 400 --length 512 --documents 12 --questions 6)
+            finetune=(--samples 8 --batch 4) ;;
+    esac
+    if [ "$scale" != full ]; then
+        line -m retrieval.prepare "$data" "${words[@]}" --out_dir "$task"
+        words=(--data "$task") triplets=(--data "$task/triplets.jsonl")
+    fi
+    for run in "${runs[@]}"; do
+        line export_hf.py "$run" --out_dir "$run-exported"
+        line -m retrieval.finetune "$run-exported" "${finetune[@]}" "${triplets[@]}" --resume --out_dir "$run-retrieval"
+        line -m retrieval.evaluate "$run-retrieval" "${words[@]}" --lengths "$(at_scale 512,1024,2048,4096,8192,16384)"
+    done
+    line plot.py losses "${runs[@]/%/-retrieval}" --out figure7.png
+)
+exit $failed

@@ -9,5 +9,6 @@
 source "$(dirname "$0")/activate.sh"
 common="--data fineweb-edu --perplexity 512,1024,2048,4096,8192,15360"
 common+=" --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal --paper cable_table4"
-python run_experiment.py --name table4/tiny --train fineweb-edu_tiny ${common}_fineweb-edu-10b_tiny "$@"
-python run_experiment.py --name table4/small --train fineweb-edu_small ${common}_fineweb-edu-10b_small "$@"
+experiment --name table4/tiny --train fineweb-edu_tiny ${common}_fineweb-edu-10b_tiny "$@"
+experiment --name table4/small --train fineweb-edu_small ${common}_fineweb-edu-10b_small "$@"
+exit $failed

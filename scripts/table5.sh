@@ -10,5 +10,6 @@
 source "$(dirname "$0")/activate.sh"
 common="--data wikitext103 --perplexity 512,1024,2048,4096,8192,15360"
 common+=" --encodings cable cable-nw alibi fire t5 t5-clip kerple rope learnable sinusoidal --paper cable_table5"
-python run_experiment.py --name table5/medium --train wikitext103_medium ${common}_wikitext-103_medium "$@"
-python run_experiment.py --name table5/small --train wikitext103_small ${common}_wikitext-103_small "$@"
+experiment --name table5/medium --train wikitext103_medium ${common}_wikitext-103_medium "$@"
+experiment --name table5/small --train wikitext103_small ${common}_wikitext-103_small "$@"
+exit $failed

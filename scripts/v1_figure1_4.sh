@@ -10,10 +10,11 @@
 
 source "$(dirname "$0")/activate.sh"
 encodings="cable-v1 alibi t5 t5-clip rope sinusoidal"
-python run_experiment.py --name v1_figure1_4/figure1 --data fineweb-edu --train fineweb-edu_small \
+experiment --name v1_figure1_4/figure1 --data fineweb-edu --train fineweb-edu_small \
     --encodings $encodings --perplexity 512,1024,2048,4096,8192,16384 "$@"
-python run_experiment.py --name v1_figure1_4/medium --encodings $encodings --paper cable_v1_section5.2_speed \
-    --commands \
-    "bench.py train generate --encodings {encodings} --model {full:medium}{small:tiny}{smoke:quickstart}
-        --context {scaled:512,1024,2048} --micro_batch {full:16}{reduced:1} --repeats {full:10}{small:3}{smoke:1} {plugins}
-        --out {out}/speed.json" "$@"
+experiment --name v1_figure1_4/medium --paper cable_v1_section5.2_speed --commands - "$@" < <(
+    line bench.py train generate --encodings "$(option encodings $encodings | paste -sd,)" \
+        --model "$(pick medium tiny quickstart)" --context "$(at_scale 512,1024,2048)" \
+        --micro_batch "$(pick 16 1)" --repeats "$(pick 10 3 1)" --out speed.json
+)
+exit $failed

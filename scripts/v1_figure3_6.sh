@@ -8,10 +8,10 @@
 # MFU; all together 2 hours. Disk: 0.3 GB of data, 1.1 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-common="--data wikitext103 --train wikitext103_tiny --encodings cable-v1 alibi t5 t5-clip rope sinusoidal k-cable-v1"
-common+=" --perplexity 512,1024,2048,4096,8192,16384"
-paper=cable_v1_section5.1_wikitext-103_tiny_trained-at
-python run_experiment.py --name v1_figure3_6/trained_at_1024 $common --block_size 1024 \
-    --train_flags "{full:--steps 5000}" --paper $paper-1024 "$@"
-python run_experiment.py --name v1_figure3_6/trained_at_512 $common --block_size 512 \
-    --train_flags "{full:--steps 5000}" --paper $paper-512 "$@"
+common=(--data wikitext103 --train wikitext103_tiny --encodings cable-v1 alibi t5 t5-clip rope sinusoidal k-cable-v1
+    --train_flags "$(pick "--steps 5000" "")" --perplexity 512,1024,2048,4096,8192,16384)
+for length in 1024 512; do
+    experiment --name v1_figure3_6/trained_at_$length "${common[@]}" --block_size $length \
+        --paper cable_v1_section5.1_wikitext-103_tiny_trained-at-$length "$@"
+done
+exit $failed

@@ -10,5 +10,5 @@
 
 source "$(dirname "$0")/activate.sh"
 exec python run_experiment.py --name v1_figure5 --data wikitext103 --train wikitext103_tiny \
-    --block_size 512 1024 2048 4096 8192 --train_flags "{full:--steps 5000}" --encodings cable-v1 sinusoidal \
+    --block_size 512 1024 2048 4096 8192 --train_flags "$(pick "--steps 5000" "")" --encodings cable-v1 sinusoidal \
     --perplexity 512,1024,2048,4096,8192 --paper cable_v1_training-lengths "$@"

@@ -8,8 +8,16 @@
 # GB of data, 1.1 GB per run.
 
 source "$(dirname "$0")/activate.sh"
-exec python run_experiment.py --name v1_figure7_8 --data wikitext103 --train wikitext103_tiny --block_size 512 \
-    --train_flags "{full:--steps 5000}" --encodings cable-v1 alibi --commands \
-    "plot.py biases {run} --data {data} --tokens {scaled:512} --mean {plugins} --out {out}/{name}-figure7.png" \
-    "plot.py biases {run} --data {data} --tokens 4 --layer {layer} {plugins}
-        --out {out}/{name}-figure8-layer{layer}.png" "$@"
+common=(--name v1_figure7_8 --data wikitext103)
+experiment "${common[@]}" --train wikitext103_tiny --block_size 512 \
+    --train_flags "$(pick "--steps 5000" "")" --encodings cable-v1 alibi "$@"
+experiment "${common[@]}" --commands - "$@" < <(
+    for run in "${runs[@]}"; do
+        name=${run##*/}
+        line plot.py biases "$run" --tokens "$(at_scale 512)" --mean --out "$name-figure7.png"
+        for layer in $(seq 0 "$(pick 5 3 1)"); do
+            line plot.py biases "$run" --tokens 4 --layer "$layer" --out "$name-figure8-layer$layer.png"
+        done
+    done
+)
+exit $failed

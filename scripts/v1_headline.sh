@@ -9,11 +9,18 @@
 # minutes; minutes for the benchmark. Disk: 20 GB of data, 5 GB per run of medium.
 
 source "$(dirname "$0")/activate.sh"
-python run_experiment.py --name v1_headline/abstract --data fineweb-edu --train fineweb-edu_medium --paired \
-    --encodings cable-v1 sinusoidal --block_size 512 1024 --perplexity 1024 --commands \
-    "bench.py train --encodings cable-v1,sinusoidal --context {scaled:512,1024} --repeats {full:10}{reduced:5}
-        --model {full:medium --micro_batch 16}{reduced:quickstart --micro_batch 8} --out {out}/train.json" \
-    --paper cable_v1_training-lengths "$@"
-python run_experiment.py --name v1_headline/section5.4 --data wikitext103 --train wikitext103_tiny --paired \
-    --encodings k-cable-v1 cable-v1 --block_size 512 1024 --train_flags "{full:--steps 5000}" --perplexity 1024 \
-    --paper cable_v1_training-lengths "$@"
+abstract=(--name v1_headline/abstract --data fineweb-edu --may_differ block_size)
+section=(--name v1_headline/section5.4 --data wikitext103 --train wikitext103_tiny --may_differ block_size
+    --train_flags "$(pick "--steps 5000" "")" --perplexity 1024 --paper cable_v1_training-lengths)
+for flags in "512 --encodings cable-v1" "1024 --encodings sinusoidal"; do
+    experiment "${abstract[@]}" --train fineweb-edu_medium --perplexity 1024 --block_size $flags \
+        --paper cable_v1_training-lengths "$@"
+done
+experiment "${abstract[@]}" --paper cable_v1_training-lengths --commands - "$@" < <(
+    line bench.py train --encodings cable-v1,sinusoidal --context "$(at_scale 512,1024)" --repeats "$(pick 10 5)" \
+        --model "$(pick medium quickstart)" --micro_batch "$(pick 16 8)" --out train.json
+)
+for flags in "512 --encodings k-cable-v1" "1024 --encodings cable-v1"; do
+    experiment "${section[@]}" --block_size $flags "$@"
+done
+exit $failed

@@ -1,4 +1,4 @@
-"""run_experiment.py and runtime/scheduler.py: jobs of every script, and a simulated node."""
+"""run_experiment.py and runtime/scheduler.py: jobs of every script, and simulated nodes."""
 
 import contextlib
 import functools
@@ -12,7 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from runtime import cli, scheduler
+from runtime import cli, job_report, scheduler
+from runtime.scheduler import Job, Scheduler
 
 import pytest
 import yaml
@@ -27,38 +28,43 @@ TRAININGS = yaml.safe_load((ROOT / "tests" / "paper_trainings.yaml").read_text()
 SCRIPTS = sorted(
     path.stem
     for path in (ROOT / "scripts").glob("*.sh")
-    if "python run_experiment.py" in path.read_text()
+    if re.search("^exec .*run_experiment.py|^ *experiment ", path.read_text(), re.MULTILINE)
+    and path.stem != "activate"
 )
 # First words of scripts.
 FIRST = {"authors_checkpoint": ["weights.pt"], "half_hour": ["gpt2"]}
-# In place of python and torchrun: logs its arguments, devices and times, and fails for `broken`.
-PROGRAM = """#!/bin/bash
-for word in "$@"; do case $word in *.py) program=$word; break ;; esac; done
-case $program in
-    run_experiment.py) exec "$PYTHON" "$@" ;;
-    prepare_text.py | report.py) exit ;;
-    train_gpt.py) out=${@: -1}; mkdir -p "$out"; if [ -f "$out/finished" ]; then exit; fi ;;
-    eval_*) echo "record: $RECORD" ;;
-esac
-start=$(date +%s.%N)
-trap 'kill $! 2>/dev/null; exit 0' TERM
-sleep "${SECONDS_PER_JOB:-0.2}" & wait $!
-echo "$start $(date +%s.%N) ${CUDA_VISIBLE_DEVICES:-} $OMP_NUM_THREADS $0 $*" >>"$JOB_LOG"
-case "$*" in *"--pe broken"*) exit 1 ;; esac
-if [ -n "${out:-}" ]; then touch "$out/finished"; fi
-"""
 
 
-def commands_of(name, folder, *words):
-    """Return the argument lists with which a script calls run_experiment.py."""
+# The jobs of the scripts
+
+
+def calls_of(name, folder, *words):
+    """Return the argument lists with which a script calls run_experiment.py.
+
+    As if each call had trained one run, `rope`; --commands has the lines of standard input.
+    """
     log, program = folder / "calls", folder / "bin" / "python"
-    write_program(program, f'#!/bin/bash\nprintf "%s\\0" "$@" >>{log}; printf "\\1" >>{log}\n')
+    code = f"""#!/bin/bash
+printf '%s\\0' "$@" >>{log}
+case "$*" in *"--commands -"*) printf '\\2' >>{log}; cat >>{log} ;; esac
+printf '\\1' >>{log}
+if [ -n "$EXPERIMENT_VARIABLES" ]; then echo data/mine >"$EXPERIMENT_VARIABLES"; fi
+if [ -n "$EXPERIMENT_VARIABLES" ]; then echo runs/rope >>"$EXPERIMENT_VARIABLES"; fi
+"""
+    write_program(program, code)
     environment = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
-    command = ["bash", str(ROOT / "scripts" / f"{name}.sh"), *words]
+    command = ["bash", str(ROOT / "scripts" / f"{name}.sh"), *FIRST.get(name, []), *words]
     subprocess.run([*map(str, command)], env=environment, check=True, capture_output=True)
-    calls = [line.split("\0")[:-1] for line in log.read_text().split("\1")]
+    calls = []
+    for text in log.read_text().split("\1")[:-1]:
+        arguments, _, lines = text.partition("\2")
+        _, *flags = arguments.split("\0")[:-1]
+        if lines:
+            place = flags.index("-")
+            flags[place : place + 1] = lines.splitlines()
+        calls += [flags] if arguments.startswith("run_experiment.py\0") else []
     log.unlink()
-    return [call[1:] for call in calls if call[:1] == ["run_experiment.py"]]
+    return calls
 
 
 def experiment(words):
@@ -72,7 +78,7 @@ def test_trainings_have_the_papers_settings(name, tmp_path, monkeypatch):
     """At full scale: config, length, encoding and further flags of every training of a script."""
     monkeypatch.chdir(ROOT)
     found = set()
-    for call in commands_of(name, tmp_path, *FIRST.get(name, [])):
+    for call in calls_of(name, tmp_path):
         for job in experiment(call).jobs:
             if job.words[0] == "train_gpt.py":
                 flags = {flag: " ".join(values) for flag, values in cli.split_flags(job.words[1:])}
@@ -96,22 +102,19 @@ def test_dry_run_prints_commands_that_the_programs_accept(
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(cost, "measure_cpu", lambda: 1e12)
     plugin = write_plugin(tmp_path / "mine.py", "mine")
-    words = [*FIRST.get(name, []), "--scale", "small", "--data", data_dir, "--encodings", "mine"]
+    words = ["--scale", "small", "--data", data_dir, "--encodings", "mine"]
     words += ["--plugin", plugin, "--runs", tmp_path / "runs", "--dry_run"]
-    for call in commands_of(name, tmp_path, *words):
+    for call in calls_of(name, tmp_path, *words):
         run_experiment.main(call)
-    output = capsys.readouterr().out
-    assert re.search(r"^cost: ", output, re.MULTILINE)
-    commands = [shlex.split(line[2:]) for line in output.splitlines() if line.startswith("+ ")]
-    assert any(words[1] == "report.py" or words[1:3] == ["plot.py", "biases"] for words in commands)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("+ ")]
     request.getfixturevalue("stop_after_parsing")
-    for words in commands:
-        if "--init_from" in words:  # the config of a run that does not exist yet
-            words[2:4] = []
+    for words in map(shlex.split, [line[2:] for line in lines]):
         check_python(words[1:])
         programs = r"train_gpt|eval_\w+\.py|retrieval\.(finetune|evaluate) |biases|export_hf|sample"
-        if re.search(programs, " ".join(words)):
+        if re.search(f"{programs}|bench", " ".join(words)):
             assert str(plugin) in words
+        if "bench.py" in words and name not in ("sandwich_section6", "v1_headline"):
+            assert words[words.index("--encodings") + 1] == "mine"
     assert not (tmp_path / "runs").exists()
 
 
@@ -129,11 +132,28 @@ def test_dry_run_measures_this_cpu(tmp_path, monkeypatch, capsys):
     assert f"; {flops / (0.4 * 1e11) / 3600:.2g} h of this CPU; " in total
 
 
-def test_an_evaluation_has_at_least_one_window():
+def jobs_of(*words):
+    return {job.name: job for job in experiment(shlex.split(" ".join(words))).jobs}
+
+
+def test_extrapolation_has_the_baseline_of_rope_with_a_cache(monkeypatch):
+    """Of rope, at lengths beyond that of its training, unless a cache is given."""
+    monkeypatch.chdir(ROOT)
+    words = ["--train quickstart --fixed --data stdlib --encodings cable rope --perplexity"]
+    names = [name for name in jobs_of(*words, "1x,4x") if "cache" in name]
+    assert names == ["perplexity experiment/rope stdlib--cache_window256"]
+    assert jobs_of(*words, "1x,4x")[names[0]].words[-2:] == ["--cache_window", "256"]
+    assert not [name for name in jobs_of(*words, "1x") if "cache" in name]
+    mlm = jobs_of("--train fineweb-edu_bert --data stdlib --encodings rope --perplexity 4x")
+    assert not [name for name in mlm if "cache" in name]
+
+
+def test_an_evaluation_has_at_least_one_window(monkeypatch):
     """Otherwise it would be refused after the training."""
+    monkeypatch.chdir(ROOT)
     words = "--train quickstart --fixed --data stdlib --perplexity 512,64 --eval_tokens 10"
-    (flags,) = [job.words for job in experiment(words.split()).jobs if "--max_tokens" in job.words]
-    assert flags[flags.index("--max_tokens") + 1] == "512"
+    words = jobs_of(words)["perplexity experiment/cable stdlib"].words
+    assert words[words.index("--max_tokens") + 1] == "512"
 
 
 @pytest.mark.parametrize(
@@ -148,88 +168,217 @@ def test_only_settings_that_change_results_change_the_folder(flags, folder, monk
     monkeypatch.chdir(ROOT)
     words = ["--train", "wikitext103_tiny", "--data", "wikitext103", "--scale", "small"]
     found = experiment([*words, "--sweep", "lr=1e-3,2e-3", "--", *flags])
-    assert found.runs[1].run == Path(f"{folder}/wikitext103-bytes-256/cable-lr2e-3")
+    runs = [job.run for job in found.jobs if job.run]
+    assert runs[1] == Path(f"{folder}/wikitext103-bytes-256/cable-lr2e-3")
     assert found.out == Path(f"{folder}/experiment-lr")  # a sweep has its own report
 
 
-def test_a_finished_benchmark_is_not_repeated(tmp_path, monkeypatch):
+def test_commands_wait_for_those_that_write_what_they_read(monkeypatch):
+    """Paths have spaces and quotes; a report among the commands is a job like any other."""
     monkeypatch.chdir(ROOT)
-    words = ["--runs", str(tmp_path), "--commands", "bench.py train --out {root}/train.json"]
-    (tmp_path / "full").mkdir()
-    assert experiment(words).jobs[0].state == "waiting"
-    (tmp_path / "full" / "train.json").touch()  # bench.py writes it before it measures
-    (job,) = experiment(words).jobs[:1]
-    assert job.state == "waiting"
-    write_program(tmp_path / "python", "#!/bin/bash\n")
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    scheduler.Scheduler([job], tmp_path / "full", 1).run()
-    assert experiment(words).jobs[0].state == "done"
-    other = [*words[:-1], words[-1].replace("train", "train attention", 1)]
-    assert experiment(other).jobs[0].state == "waiting"
+    root = "it's mine/runs"
+    lines = [
+        ["export_hf.py", f"{root}/a", "--out_dir", f"{root}/b"],
+        ["-m", "retrieval.finetune", f"{root}/b", "--out_dir", f"{root}/c"],
+        ["report.py", f"{root}/c/eval_x.json", "--out_dir", f"{root}/report"],
+        ["plot.py", "losses", f"{root}/bb", "--out", "losses.png"],
+    ]
+    words = ["--runs", root, "--commands", *map(shlex.join, lines)]
+    export, finetune, report, plot = experiment(words).jobs
+    assert [job.words for job in (export, finetune, report)] == lines[:3]
+    assert plot.words[-1] == f"{root}/full/experiment/losses.png"
+    needs = [[other.words for other in job.needs] for job in (export, finetune, report, plot)]
+    assert needs == [[], [lines[0]], [lines[1]], []]
 
 
-def test_each_job_has_a_log_of_its_own(tmp_path):
-    jobs = [scheduler.Job(name, []) for name in ("train rope+cable", "train rope_cable", "a", "a")]
-    logs = {scheduler.Scheduler(jobs, tmp_path, 1).log_of(job) for job in jobs}
-    assert len(logs) == 4
+# Jobs of any program, in this process
 
 
-@pytest.mark.parametrize("status, records", [("true", ["x.json"]), ("false", [])])
-def test_a_record_that_was_written_during_an_interruption_counts(tmp_path, status, records):
-    report = scheduler.Job("report a", ["report.py", "--out_dir", str(tmp_path)])
-    job = scheduler.Job("a", ["eval_recall.py", "runs/a"], reports=[report], state="running")
-    runner = scheduler.Scheduler([report, job], tmp_path, 1)
-    runner.log_of(job).write_text("record: x.json\n")
-    runner.running[job], runner.signal = subprocess.Popen([status]), signal.SIGTERM
-    runner.running[job].wait()
-    runner.collect()
-    assert (job.state, report.records) == ("interrupted", records)
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Return a function that runs jobs as python -c; JOBS lists the names of those that ran."""
+    write_program(tmp_path / "bin" / "python", '#!/bin/bash\ncode=$2; shift 2; eval "$code"\n')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def run_jobs(*jobs, width=1):
+        report = Job("report", ["log", f'echo "$@" >>{tmp_path}/report'])
+        runner = Scheduler([*jobs], report, tmp_path / "logs", width)
+        return runner.run()
+
+    yield run_jobs
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
-def test_time_left_does_not_count_what_was_finished_before(tmp_path, capsys):
-    """In a minute from 40 to 50 of 100 steps: five minutes are left. A training weighs 3."""
-    line = '{{"kind": "train", "step": {}, "loss": 1, "tokens_per_second": 1}}\n'
-    (tmp_path / "config.yaml").write_text("steps: 100")
-    (tmp_path / "log.jsonl").write_text(line.format(40))
-    jobs = [scheduler.Job("a", ["-c", "pass"], run=tmp_path), scheduler.Job("b", [])]
-    running = scheduler.Scheduler(jobs, tmp_path, 1)
-    running.start(jobs[0], 0)
-    running.running[jobs[0]].wait()
-    with (tmp_path / "log.jsonl").open("a") as log:
-        log.write(line.format(50))
-    jobs[0].started = running.started = time.time() - 60
-    running.print_progress()
-    _, first, all_jobs = capsys.readouterr().out.splitlines()
-    assert first == "1 of 2: a, step 50 of 100, 1 tokens/s, 5.0 min left"
-    assert all_jobs == "all: 8.3 min left"
+def say(**values):
+    return f"echo '{job_report.json.dumps(values)}' >>$JOB_REPORT; "
 
 
-def test_progress_on_a_terminal_is_replaced(tmp_path, capsys, monkeypatch):
-    """At most once a second, in lines of the terminal; failed jobs are no finished work."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 9)))
-    jobs = [scheduler.Job(name, ["-c", "pass"]) for name in ("a" * 40, "b", "c")]
-    running = scheduler.Scheduler(jobs, tmp_path, 1)
-    running.start(jobs[0], 0)
-    jobs[1].state = "failed"
-    capsys.readouterr()
-    for _ in range(3):
-        running.print_progress()
-    assert capsys.readouterr().out == f"\x1b[J1 of 3: {'a' * 11}\n\x1b[1F"
-    running.print("+ next")
-    assert capsys.readouterr().out == "\x1b[J+ next\n"
-    running.running[jobs[0]].wait()
+def output_job(folder, command, *inputs):
+    """Return a job that adds a line to a folder's file `made`."""
+    out = folder / "out"
+    code = f"echo x >>{folder}/count; mkdir {out}; {command}"
+    return Job("make", ["log", code, *map(str, inputs)], output=out)
 
 
-def run(folder, *words, devices, wait=True, program=(), **settings):
+def count(folder):
+    path = folder / "count"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_a_job_is_repeated_if_its_inputs_changed(tmp_path, run):
+    """Words, files and folders that it names; not if only its output exists."""
+    data = tmp_path / "run"
+    data.mkdir()
+    (data / "checkpoint.pt").write_text("1")
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text("a")
+
+    def make(word="A"):
+        assert run(output_job(tmp_path, f": {word}; cp {plugin} {tmp_path}/out", data, plugin)) == 0
+        return count(tmp_path)
+
+    assert [make(), make()] == [1, 1]
+    plugin.write_text("b")
+    assert [make(), make()] == [2, 2]
+    assert (tmp_path / "out" / "plugin.py").read_text() == "b"
+    (data / "checkpoint.pt").write_text("22")
+    assert [make(), make()] == [3, 3]
+    (data / "eval_x.json").write_text("{}")  # results change no run
+    assert make() == 3
+    assert [make("B"), make("A"), make("A")] == [4, 5, 5]
+    shutil.rmtree(tmp_path / "out")
+    assert [make(), make()] == [6, 6]
+
+
+def test_an_interrupted_or_failed_job_is_repeated(tmp_path, run):
+    assert run(output_job(tmp_path, "exit 3")) == 1
+    assert run(output_job(tmp_path, "kill -9 $$")) == 1
+    assert run(output_job(tmp_path, ":")) == run(output_job(tmp_path, ":")) == 0
+    assert count(tmp_path) == 3
+
+
+def test_a_folder_that_no_job_made_is_never_removed(tmp_path, run):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("mine")
+    for _ in range(2):
+        assert run(output_job(tmp_path, "true")) == 0
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe[1]\n", b'[1, 2]\n"x"\n'])
+def test_damaged_reports_lose_only_their_own_rows(tmp_path, run, damage):
+    for name in "ab":
+        (tmp_path / name).touch()
+    jobs = [Job(name, ["log", say(records=[str(tmp_path / name)])]) for name in "ab"]
+    assert run(*jobs) == 0
+    (tmp_path / "logs" / "a.jsonl").write_bytes(damage)
+    (again,) = [Job("b", jobs[1].words)]
+    assert run(again) == 0
+    last = (tmp_path / "report").read_text().splitlines()[-1]
+    assert last.split() == [str(tmp_path / "b")]
+    assert run(Job("a", jobs[0].words)) == 0
+    last = (tmp_path / "report").read_text().splitlines()[-1]
+    assert last.split() == [str(tmp_path / "a"), str(tmp_path / "b")]
+
+
+def test_a_training_that_ends_before_its_last_step_is_interrupted(tmp_path, run, capsys):
+    """With status 0, as after SIGTERM to it alone: no evaluation, no report, no success."""
+    train = Job("train", ["log", say(finished=False)])
+    evaluation = Job("evaluate", ["log", f"touch {tmp_path}/evaluated"], [train])
+    assert run(train, evaluation) == 1
+    assert (train.state, evaluation.state) == ("interrupted", "skipped")
+    assert "error: interrupted: python log" in capsys.readouterr().err
+    assert not (tmp_path / "evaluated").exists() and not (tmp_path / "report").exists()
+
+
+def test_signals_reach_jobs_that_start_at_that_moment(tmp_path, run, monkeypatch):
+    """Between the start of a job and its registration; no other job starts."""
+    popen = subprocess.Popen
+
+    def start(*arguments, **options):
+        process = popen(*arguments, **options)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(scheduler.subprocess, "Popen", start)
+    jobs = [Job(name, ["log", "sleep 30"]) for name in "ab"]
+    begin = time.monotonic()
+    assert run(*jobs, width=2) == 128 + signal.SIGTERM
+    assert [job.state for job in jobs] == ["interrupted", "waiting"]
+    assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize(
+    "visible, count, side_by_side, devices",
+    [
+        ("", 8, "auto", "0,1,2,3,4,5,6,7"),
+        ("2,5,", 2, "auto", "2,5"),
+        ("0,1,2,3", 2, "auto", "0,1"),
+        ("GPU-a,GPU-b", 2, 1, "GPU-a,GPU-b"),
+        ("MIG-a,MIG-b", 1, "auto", "MIG-a"),
+        ("0,1,2,3", 4, 2, "0"),
+        ("-1", 0, "auto", "-1"),
+    ],
+)
+def test_ranks_and_threads_of_a_job(
+    tmp_path, run, monkeypatch, visible, count, side_by_side, devices
+):
+    """One rank per device that exists; the cores are shared by ranks or jobs."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv(scheduler.DEVICES, str(count))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(16))
+    write_program(tmp_path / "bin" / "torchrun", '#!/bin/bash\necho "$2"; python "${@:3}"\n')
+    words = ["log", f"echo $CUDA_VISIBLE_DEVICES $OMP_NUM_THREADS >{tmp_path}/seen"]
+    job = Job("a", words, on_all_ranks=True)
+    assert run(job, width=side_by_side) == 0
+    ranks = devices.count(",") + 1
+    log = (tmp_path / "logs" / "a.txt").read_text()
+    assert log == (f"--nproc_per_node={ranks}\n" if ranks > 1 else "")
+    width = {"MIG-a": 2, "0": 2, "-1": 16}.get(devices, ranks)
+    assert (tmp_path / "seen").read_text().split() == [*devices.split(), str(16 // width)]
+
+
+# A simulated node: programs that only log
+
+
+# In place of python and torchrun: logs its arguments, devices and times, and fails for `broken`
+# and on the device FAULTY.
+PROGRAM = """#!/bin/bash
+for word in "$@"; do case $word in *.py) program=$word; break ;; esac; done
+report() { if [ -n "$JOB_REPORT" ]; then echo "$1" >>"$JOB_REPORT"; fi; }
+start=$(date +%s.%N)
+log() { echo "$start $(date +%s.%N) ${CUDA_VISIBLE_DEVICES:-} $0 $*" >>"$JOB_LOG"; }
+case $program in
+    run_experiment.py) exec "$PYTHON" "$@" ;;
+    prepare_text.py) exit ;;
+    report.py) log "$@"; exit ;;
+    train_gpt.py) out=${@: -1}; mkdir -p "$out"; if [ -f "$out/finished" ]; then exit; fi ;;
+esac
+if [ "${CUDA_VISIBLE_DEVICES:-}" = "${FAULTY:-none}" ]; then log "$@"; exit 1; fi
+trap 'kill $! 2>/dev/null; report "{\\"finished\\": false}"; exit 0' TERM
+if [ -n "${DEAF:-}" ]; then trap '' TERM; fi
+for second in $(seq "${TIMES:-1}"); do sleep "${SECONDS_PER_JOB:-0.2}" & wait $!; done
+log "$@"
+case "$*" in *"--pe broken"*) exit 1 ;; esac
+if [ -n "${out:-}" ]; then touch "$out/finished"; fi
+record="$3/eval_x.json"
+case $program in eval_*) touch "$record"; report "{\\"records\\": [\\"$record\\"]}" ;; esac
+"""
+
+
+def start(folder, *words, devices, wait=True, program=(), **settings):
     """Run an experiment with programs that only log; return the process, or its result."""
     # A process that gets signals is not forked from the server, which is in another group.
     python = shutil.which("python", path=search_path()) if wait else sys.executable
     programs = folder / "programs"
     for name in ("python", "torchrun"):
-        write_program(programs / name, PROGRAM)
+        write_program(programs / name, PROGRAM.replace("$3", "$2" if name == "python" else "$4"))
     environment = os.environ | {"EXPERIMENT_DEVICES": str(devices), "PYTHON": sys.executable}
-    environment |= {"JOB_LOG": str(folder / "jobs"), "RECORD": str(folder / "record.json")}
+    environment |= {"JOB_LOG": str(folder / "jobs")}
     environment["PATH"] = f"{programs}:{os.environ['PATH']}"
     command = [*(program or [python, "run_experiment.py"]), "--runs", str(folder / "runs"), *words]
     process = subprocess.Popen(
@@ -242,10 +391,12 @@ def run(folder, *words, devices, wait=True, program=(), **settings):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    if not wait:
-        return process
+    return finish(process) if wait else process
+
+
+def finish(process):
     output, errors = process.communicate(timeout=120)
-    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 @pytest.fixture
@@ -255,36 +406,53 @@ def node(tmp_path):
     return tmp_path
 
 
-def logged(folder):
+def logged(folder, program=""):
     """Return (start, end, devices, program and flags) of the jobs, in the order of their ends."""
     rows = [line.split(" ", 3) for line in (folder / "jobs").read_text().splitlines()]
-    return [(float(start), float(end), devices, words) for start, end, devices, words in rows]
+    found = [(float(first), float(end), devices, words) for first, end, devices, words in rows]
+    return [row for row in found if program in row[3] and ("report.py" in row[3]) <= bool(program)]
 
 
 TEN = shlex.split("cable cable-nw alibi fire t5 t5-clip kerple rope learnable broken")
-FLAGS = ["--data", "stdlib", "--scale", "smoke", "--train", "fineweb-edu_tiny"]
-FLAGS += ["--perplexity", "512,1024", "--encodings", *TEN]
+COMMON = ["--data", "stdlib", "--scale", "smoke", "--train", "fineweb-edu_tiny"]
+COMMON += ["--same_targets", "512,1024", "--encodings"]
+FLAGS = [*COMMON, *TEN]
 
 
 def test_each_device_of_a_node_has_one_job_and_failures_do_not_stop_the_others(node):
-    done = run(node, *FLAGS, "--jobs", "8", devices=8)
+    """A job that fails on two devices is broken; its devices are used further."""
+    done = start(node, *FLAGS, "--jobs", "8", devices=8, SECONDS_PER_JOB="0.5")
     assert done.returncode == 1
     assert done.stderr.count("error: failed: ") == 1 and "--pe broken" in done.stderr
     jobs = logged(node)
-    assert len(jobs) == 10 + 9  # trainings and evaluations
+    assert len(jobs) == 10 + 1 + 9  # trainings, one twice, and evaluations
     assert {devices for _, _, devices, _ in jobs} == {str(number) for number in range(8)}
     for first in jobs:
         for second in jobs:
             if first is not second and first[2] == second[2]:
                 assert first[1] <= second[0] or second[1] <= first[0]
     # Nothing is idle while a job waits: ten trainings on eight devices take two rounds.
-    assert max(end for _, end, _, _ in jobs) - min(start for start, *_ in jobs) < 3
+    assert max(end for _, end, _, _ in jobs) - min(first for first, *_ in jobs) < 7
+
+
+def test_a_broken_device_loses_no_job(node):
+    done = start(node, *COMMON, *TEN[:-1], "--jobs", "4", devices=4, FAULTY="2")
+    assert done.returncode == 0, done.stderr
+    failed = [words for *_, devices, words in logged(node) if devices == "2"]
+    assert len(failed) == 1 and "failed on device 2, then left out: check it" in done.stdout
+    assert len(logged(node, "train_gpt.py")) == 9 + 1
+
+
+def test_a_broken_machine_fails(node):
+    done = start(node, *COMMON, "cable", "rope", "--jobs", "1", devices=1, FAULTY="0")
+    assert done.returncode == 1 and done.stderr.count("error: failed: ") == 2
+    assert len(logged(node)) == 2 and done.stderr.count("error: skipped: ") == 2
 
 
 def test_trainings_on_all_devices_are_evaluated_before_the_next_one(node):
-    done = run(node, *FLAGS, devices=8)
+    done = start(node, *FLAGS, devices=8)
     assert done.returncode == 1
-    programs = [words.split(" ", 2)[2] for *_, words in logged(node)]
+    programs = [words.split(" ", 1)[1] for *_, words in logged(node)]
     pattern = r"(train_gpt|eval_extrapolation).*?(?:--pe |smoke/\S+/)(\S+)"
     order = [re.search(pattern, words).groups() for words in programs]
     each = [(name, pe) for pe in TEN for name in ("train_gpt", "eval_extrapolation")]
@@ -294,28 +462,73 @@ def test_trainings_on_all_devices_are_evaluated_before_the_next_one(node):
 
 def test_an_interrupted_experiment_continues_and_repeats_nothing(node):
     """The signal reaches the jobs, no other starts, and all end."""
-    process = run(node, *FLAGS, "--jobs", "2", devices=2, wait=False, SECONDS_PER_JOB="1")
-    wait_for(lambda: len([*node.glob("runs/**/finished")]) >= 2)
+    process = start(node, *FLAGS, "--jobs", "2", devices=2, wait=False, SECONDS_PER_JOB="1")
+    wait_for(lambda: processes_of(node, "eval_extrapolation"))
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=30)
-    assert process.returncode == 128 + signal.SIGINT
-    assert errors == "interrupted: run the same command again to continue\n"  # none failed
-    assert "\ninterrupted: train " in output
-    before = [words for *_, words in logged(node) if "train_gpt.py" in words]
-    assert 2 <= len(before) < 10
-    assert run(node, *FLAGS, "--jobs", "2", devices=2).returncode == 1
-    trained = [words for *_, words in logged(node) if "train_gpt.py" in words]
-    assert len(trained) == len(set(trained)) == 10
+    done = finish(process)
+    assert done.returncode == 128 + signal.SIGINT
+    assert done.stderr == "interrupted: run the same command again to continue\n"  # none failed
+    assert "\ninterrupted: " in done.stdout
+    before = logged(node, "train_gpt.py")
+    assert 1 <= len(before) < 10
+    assert start(node, *FLAGS[:-1], "--jobs", "2", devices=2).returncode == 0
+    trained = [words for *_, words in logged(node, "train_gpt.py")]
+    assert len(trained) == len(set(trained)) == 9
+    assert logged(node, "report.py")[-1][3].count("eval_x.json") == 9
 
 
-def processes_of(folder):
-    """Return the command lines of the running processes that log to this folder."""
+def test_a_signal_to_one_training_stops_no_other(node):
+    """It is reported as interrupted, has no evaluation, and continues in the next call."""
+    words = [*COMMON, "cable", "rope", "--jobs", "2"]
+    process = start(node, *words, devices=2, wait=False, SECONDS_PER_JOB="2")
+    wait_for(lambda: len(processes_of(node, "--pe cable")) > 0)
+    (one, *_) = processes_of(node, "--pe cable")
+    os.kill(one, signal.SIGTERM)
+    done = finish(process)
+    assert done.returncode == 1 and done.stderr.count("error: interrupted: ") == 1
+    (evaluated,) = logged(node, "eval_extrapolation.py")
+    assert "/rope " in evaluated[3]
+    assert start(node, *words, devices=2).returncode == 0
+    assert logged(node, "report.py")[-1][3].count("eval_x.json") == 2
+
+
+def test_two_calls_at_once_lose_no_rows(node):
+    """Of different encodings, and of the same."""
+    calls = [["cable", "rope"], ["alibi", "fire"], ["cable", "t5"]]
+    options = {"devices": 2, "wait": False}
+    processes = [start(node, *COMMON, *pes, "--jobs", "2", **options) for pes in calls]
+    for process in processes:
+        done = finish(process)
+        assert done.returncode == 0, done.stderr
+    trained = [words for *_, words in logged(node, "train_gpt.py")]
+    assert len(trained) == len(set(trained)) == 5
+    assert logged(node, "report.py")[-1][3].count("eval_x.json") == 5
+
+
+def test_the_third_signal_kills_jobs_that_ignore_the_others(node):
+    words = [*COMMON, "cable", "rope"]
+    settings = {"wait": False, "DEAF": "1", "SECONDS_PER_JOB": "1", "TIMES": "60"}
+    process = start(node, *words, devices=2, **settings)
+    wait_for(lambda: processes_of(node, "--pe cable"))
+    time.sleep(0.5)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert finish(process).returncode == 128 + signal.SIGINT
+    wait_for(lambda: not processes_of(node), seconds=5)
+
+
+def processes_of(folder, text=""):
+    """Return the running processes that log to this folder, with a text in their commands."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if f"JOB_LOG={folder}/".encode() in (path / "environ").read_bytes():
-                found.append((path / "cmdline").read_text().replace("\0", " "))
-    return found
+                command = (path / "cmdline").read_text().replace("\0", " ")
+                found += [int(path.name)] if text in command else []
+    return sorted(found)
 
 
 @pytest.mark.parametrize(
@@ -326,23 +539,10 @@ def test_no_process_outlives_a_script_of_several_stages(node, script, number):
     words = ["--scale", "smoke", "--data", "stdlib", "--encodings", "cable", "rope"]
     command = ["bash", f"scripts/{script}.sh"]
     started = {"devices": 2, "wait": False, "program": command, "SECONDS_PER_JOB": "30"}
-    process = run(node, *words, **started, EXPERIMENT_SCRIPTS=str(os.getpid()))
-    wait_for(lambda: any("train_gpt.py" in words for words in processes_of(node)))
+    process = start(node, *words, **started, EXPERIMENT_SCRIPTS=str(os.getpid()))
+    wait_for(lambda: processes_of(node, "train_gpt.py"))
     send = os.killpg if number == signal.SIGINT else os.kill
     send(process.pid, number)
     process.communicate(timeout=120)
     assert process.returncode
     wait_for(lambda: not processes_of(node), seconds=20)  # less than a job takes
-
-
-def test_a_report_keeps_the_records_of_earlier_calls(node):
-    """As an interrupted call leaves them; those of runs that were removed are left out."""
-    report = node / "runs" / "smoke" / "experiment"
-    report.mkdir(parents=True)
-    (node / "kept.json").write_text("{}")
-    (report / "records.json").write_text(f'["{node}/kept.json", "{node}/removed.json"]')
-    (node / "record.json").write_text("{}")
-    done = run(node, *FLAGS[:-10], "cable", devices=0)
-    assert done.returncode == 0, done.stderr
-    written = [line for line in done.stdout.splitlines() if line.startswith("+ python report.py")]
-    assert written[-1].endswith(f"{node}/kept.json {node}/record.json")

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime import cli
+from runtime import cli, job_report
 from runtime.files import check_writable
 
 import numpy as np
@@ -110,6 +110,7 @@ class Preparation:
         meta = self.meta
         if meta.content["complete"]:
             print(f"{meta.folder} is already prepared: {summarize(meta)}")
+            job_report.append(repeated=True)
             return
         if self.data_set and (commit := self.data_set.commit):
             meta.content["revision"] = commit
