@@ -45,8 +45,6 @@ class Fault:
     status: answer with this status.
     cut_after: close the connection after this many bytes of the content; reset: abort it (RST).
     stall_after: send nothing more after this many bytes of the content, and keep the connection.
-    length: add this to the Content-Length; the content is shortened if it is negative.
-    ignore_range: send the whole content with status 200.
     """
 
     method: str
@@ -56,8 +54,6 @@ class Fault:
     cut_after: int | None = None
     reset: bool = False
     stall_after: int | None = None
-    length: int = 0
-    ignore_range: bool = False
 
 
 class HubServer:
@@ -236,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Send a file, or the range of it that is requested."""
         headers = {**headers, "Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
         requested = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if not requested or (self.fault and self.fault.ignore_range):
+        if not requested:
             return self.send(200, content, headers)
         start, size = int(requested[1]), len(content)
         end = min(int(requested[2] or size) + 1, size)
@@ -246,19 +242,18 @@ class _Handler(BaseHTTPRequestHandler):
     def send(self, status: int, content: bytes, headers: dict[str, str]):
         """Send a response; the fault of the request, if there is one, is applied here."""
         fault = self.fault or Fault(self.command, "")
-        length = len(content) + fault.length
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(length))
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.command == "HEAD":
             return
         stop = fault.cut_after if fault.cut_after is not None else fault.stall_after
-        self.wfile.write(content[: length if stop is None else stop])
+        self.wfile.write(content[:stop])
         if fault.stall_after is not None:
             self.hub.closing.wait()
-        if stop is not None or fault.length > 0:
+        if stop is not None:
             self.wfile.flush()
             if fault.reset:
                 linger = struct.pack("ii", 1, 0)
