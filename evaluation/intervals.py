@@ -11,7 +11,7 @@ Segments are at most 32; a single window is cut at bins of positions.
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -32,31 +32,9 @@ class Interval:
     seeds: int = 1
     paired: bool = True  # False: from the standard errors of both values
 
-    def above(self, bound: float) -> bool:
-        """Return whether the whole interval is above the bound."""
-        return self.low is not None and self.low > bound
-
-    def below(self, bound: float) -> bool:
-        """Return whether the whole interval is below the bound."""
-        return self.high is not None and self.high < bound
-
-    def scaled(self, factor: float) -> "Interval":
-        """Return the interval of the quantity times a positive factor."""
-        return self._map(lambda value: value * factor)
-
     def exp(self) -> "Interval":
         """Return the interval of the exponential; infinity for an overflow."""
         return self._map(lambda value: math.inf if value >= 700 else math.exp(value))
-
-    def on_log_odds(self) -> "Interval":
-        """Return the symmetric interval of a fraction, now within 0 and 1."""
-        mean = self.estimate
-        if self.high is None or self.high == mean or not 0 < mean < 1:
-            return self
-        width = (self.high - mean) / (mean * (1 - mean))
-        odds = 1 / mean - 1
-        low, high = (1 / (1 + odds * math.exp(-shift)) for shift in (-width, width))
-        return replace(self, low=low, high=high)
 
     def _map(self, function) -> "Interval":
         low = None if self.low is None else function(self.low)
@@ -129,36 +107,6 @@ def _cumulative_losses(entry: dict) -> tuple[np.ndarray, np.ndarray]:
     return sums[0], sums[1]
 
 
-def score_ratio(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
-    """Return the ratio of two mean scores; none if all of a divisor are 0.
-
-    pairs: for each seed, scores (n,) of the same n independent queries.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = [float(np.divide(first.mean(), second.mean())) for first, second in pairs]
-        if len(pairs[0][0]) < 2 or not np.isfinite(ratios).all():
-            return Interval(float(np.mean(ratios)), seeds=len(pairs))
-        counts = draw_counts(len(pairs[0][0]))
-        draws = [counts @ first / (counts @ second) for first, second in pairs]
-        resampled = np.nan_to_num(np.mean(draws, 0), nan=math.inf, posinf=math.inf)
-        interval = over_seeds(ratios, _widened(ratios, resampled, len(counts[0])))
-    # numpy's percentiles between two infinite draws are NaN.
-    if interval.high is not None and math.isnan(interval.high):
-        return replace(interval, high=math.inf)
-    return interval
-
-
-def score_difference(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Interval:
-    """Return the difference of two mean scores; pairs: see score_ratio."""
-    differences = [float(first.mean() - second.mean()) for first, second in pairs]
-    mean = np.mean([first - second for first, second in pairs], 0)
-    if len(mean) < 2:
-        return Interval(statistics.mean(differences), seeds=len(pairs))
-    counts = draw_counts(len(mean))
-    widths = _widened(differences, counts @ mean / len(mean), len(mean))
-    return over_seeds(differences, widths)
-
-
 def unpaired_difference(pairs: Sequence[Sequence[tuple[float, float | None]]]) -> Interval:
     """Return the difference of two (value, error); None: no interval."""
     differences = [first[0] - second[0] for first, second in pairs]
@@ -169,15 +117,6 @@ def unpaired_difference(pairs: Sequence[Sequence[tuple[float, float | None]]]) -
     # number.
     width = NORMAL_QUANTILE * math.hypot(*np.mean(errors, 0))
     return over_seeds(differences, (width, width), paired=False)
-
-
-def mean_interval(values: Numbers, errors: Sequence[float | None], n: int) -> Interval:
-    """Return the mean over seeds; an unknown error or n = 1: no interval."""
-    known = [error for error in errors if error is not None]
-    if n < 2 or len(known) < len(errors):
-        return Interval(statistics.mean(values), seeds=len(values))
-    width = t_quantile(n - 1) * statistics.mean(known)
-    return over_seeds(values, (width, width))
 
 
 def ratio_of_rounds(first: Numbers, second: Numbers = ()) -> Interval:

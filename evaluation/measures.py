@@ -6,13 +6,10 @@ Each takes a pair of entries for each seed, and returns the first one's
 value relative to the second's.
 """
 
-from collections.abc import Callable
-from functools import partial
-
 import numpy as np
 
 from evaluation import intervals
-from evaluation.intervals import MAX_SEGMENTS, Interval
+from evaluation.intervals import Interval
 
 GAIN = "Gain of context"  # record["metric"] of gain_records
 FINAL = 0.1  # fraction of a training whose mean loss is the final one
@@ -41,59 +38,12 @@ def _speed_ratio(pairs: Pairs) -> Interval:
     return intervals.ratio_of_rounds(first, second if second.any() else ())
 
 
-def _memory_ratio(pairs: Pairs) -> Interval:
-    return Interval(*[pairs[0][0]["memory"] / pairs[0][1]["memory"]] * 3)
-
-
-def _time_ratio(pairs: Pairs) -> Interval:
-    return intervals.ratio_of_rounds(*map(log_seconds_per_token, pairs[0]))
-
-
 def log_seconds_per_token(entry: dict) -> list[float]:
     """Return logarithms of times per token, one of each round."""
     return (np.log(entry["seconds"]) - np.log(entry["tokens"])).tolist()
 
 
-def _of_queries(measure: Callable, pairs: Pairs) -> Interval:
-    """Return a measure of scores by query, which the bootstrap draws."""
-    scores = [(np.array(a["by_question"]), np.array(b["by_question"])) for a, b in pairs]
-    return measure(scores)
-
-
-def _accuracy_difference(pairs: Pairs) -> Interval:
-    values = [((a["value"], a["se"]), (b["value"], b["se"])) for a, b in pairs]
-    return intervals.unpaired_difference(values)
-
-
-def _seed_difference(pairs: Pairs) -> Interval:
-    """Return the difference of perplexities with the interval of a paired t-test."""
-    values = [first["perplexity"] - second["perplexity"] for first, second in pairs]
-    return intervals.over_seeds(values, (0, 0))
-
-
-def _loss_difference(pairs: Pairs, fraction: float) -> Interval:
-    """Return the difference of mean losses over segments of the steps."""
-
-    def segments(entry: dict) -> np.ndarray:
-        kept = last_losses(entry["losses"], fraction)
-        parts = np.array_split(kept, min(MAX_SEGMENTS, len(kept)))
-        return np.array([part.mean() for part in parts])
-
-    return intervals.score_difference([(segments(a), segments(b)) for a, b in pairs])
-
-
-MEASURES = {
-    "perplexity": intervals.perplexity_ratio,
-    "perplexity over seeds": _seed_difference,
-    "growth of nDCG@10": partial(_of_queries, intervals.score_ratio),
-    "nDCG@10": partial(_of_queries, intervals.score_difference),
-    "accuracy": _accuracy_difference,
-    "speed": _speed_ratio,
-    "memory": _memory_ratio,
-    "time per token": _time_ratio,
-    "training loss": partial(_loss_difference, fraction=1),
-    "final training loss": partial(_loss_difference, fraction=FINAL),
-}
+MEASURES = {"perplexity": intervals.perplexity_ratio, "speed": _speed_ratio}
 
 
 def gain_records(records: list[dict]) -> list[dict]:

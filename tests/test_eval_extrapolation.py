@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 
 from runtime import checkpoints, files
 
@@ -12,8 +11,7 @@ import torch
 from conftest import KINDS, LIMITED, evaluation, save_checkpoint, write_shards
 
 import eval_extrapolation
-import export_hf
-from text_data import data_loader, shards
+from text_data import shards
 
 CPU = torch.device("cpu")
 
@@ -59,32 +57,6 @@ def join_blocks(losses, blocks):
         np.concatenate([losses[n] for n in block])
         for block in np.array_split(np.arange(len(losses)), blocks)
     ]
-
-
-@pytest.mark.parametrize("objective", ["clm", "mlm"])
-def test_the_loss_is_that_of_the_exported_model(objective, trained, data_dir, tmp_path):
-    """Of a run of six steps, whose embeddings that pad the vocabulary are likely tokens."""
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    from hf_interop.modeling import PosencForCausalLM, PosencForMaskedLM
-
-    folder = shutil.copytree(trained("cable", "--objective", objective), tmp_path / objective)
-    evaluate(folder, "--lengths", 16, "--windows", 50)
-    export_hf.main([str(folder), "--out_dir", str(tmp_path / "exported")])
-
-    val = shards.Shards(data_dir, "val")
-    numbers = data_loader.evenly_spaced(len(data_loader.Windows(val, 16)), 50)
-    starts = [(0, 16 * number) for number in numbers]
-    rows = np.arange(50)[:, None]
-    if objective == "clm":
-        model_class, positions = PosencForCausalLM, torch.arange(16).expand(50, 16)
-        inputs, targets = data_loader.read_windows(val, starts, 16)
-    else:
-        model_class = PosencForMaskedLM
-        inputs, targets, positions = data_loader.read_masked_windows(val, starts, 16, 0.15)
-    with torch.no_grad():
-        logits = model_class.from_pretrained(tmp_path / "exported")(inputs).logits
-    expected = -logits.double().log_softmax(-1)[rows, positions, targets].mean().item()
-    assert read_record(folder)["lengths"]["16"]["loss"] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("length", [16, 40])
