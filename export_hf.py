@@ -20,7 +20,7 @@ from pathlib import Path
 
 from runtime import cli, plugins
 from runtime.checkpoints import load_checkpoint, load_model, training_settings
-from runtime.files import atomic_folder, run_folder_of
+from runtime.files import atomic_folder, check_new_folder, run_folder_of
 
 import torch
 
@@ -65,10 +65,7 @@ def main(argv=None):
 
     run = config.run[0]
     out = Path(config.out_dir)
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise InputError(
-            f"{out} already holds files: remove it, or choose another --out_dir"
-        )
+    check_new_folder(out)
     trained, checkpoint = load_model(run, torch.device("cpu"), causal=None)
     tokenizer = run_tokenizer(run, checkpoint)
     exported = plugins.plugins_of(trained.config.encodings)

@@ -1,20 +1,24 @@
 """Import pretrained weights as a run, for evaluation, fine-tuning and export.
 
     python import_pretrained.py gpt2 --out_dir runs/gpt2
+    python import_pretrained.py model.gguf --out_dir runs/model
     python import_pretrained.py weights/NAME.pt --block_size 1024 --out_dir runs/authors
 
 The first argument is the name of a model on the hub, or a folder of
 transformers: GPT-2, Llama, Mistral, Qwen2, Qwen3, SmolLM2 or SmolLM3,
-with safetensors; or a file of axiomlaborg/Cable on the hub, the CABLE
-authors' `cable-v1`, trained at 512 or 1,024 tokens: pass --block_size.
+with safetensors; or a GGUF of one, which needs the package gguf; or a
+file of axiomlaborg/Cable on the hub, the CABLE authors' `cable-v1`,
+trained at 512 or 1,024 tokens: pass --block_size.
 """
 
 import dataclasses
+import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli
+from runtime.files import atomic_folder, check_new_folder
 from runtime.run_folder import PRETRAINED, Run
 
 import torch
@@ -41,29 +45,30 @@ def main(argv=None):
     if len(config.model) != 1:
         raise InputError("name one model: python import_pretrained.py gpt2")
     (name,) = config.model
-    if not os.path.isfile(name):
-        if Path(name).suffix in (".pt", ".pth", ".bin"):
-            raise InputError(f"{name} does not exist: name a file of axiomlaborg/Cable")
-        if config.block_size is not None:
-            raise InputError(
-                f"the config.json of {name} has its length: remove --block_size"
-            )
+    is_file, suffix = os.path.isfile(name), Path(name).suffix
+    if not is_file and suffix in (".pt", ".pth", ".bin", ".gguf"):
+        raise InputError(
+            f"{name} does not exist: name a file of axiomlaborg/Cable, or a GGUF"
+        )
+    if config.block_size is not None and (not is_file or suffix == ".gguf"):
+        raise InputError(f"{name} has its length: remove --block_size")
+    out = Path(config.out_dir)
+    check_new_folder(out)
+    model, revision, source, original = pretrained.load_pretrained(name, config.block_size)
+    tokenizer, files = pretrained.tokenizer_of(name, source, model)
+    if original:
+        files = files | {PRETRAINED: json.dumps(original, indent=2).encode() + b"\n"}
     settings = dataclasses.asdict(config) | {"data": None, "seed": None}
-    run = Run(Path(config.out_dir), settings, {"sha256": None})
-    run.find_checkpoint(resume=False)
-    model, revision, folder = pretrained.load_pretrained(name, config.block_size)
-    tokenizer, files = pretrained.tokenizer_of(name, folder, model)
-    if folder:
-        files = files | {PRETRAINED: (folder / "config.json").read_bytes()}
-    run.data["tokenizer"], run.files = tokenizer, files
-    run.config |= {key: getattr(model.config, key) for key in ("block_size", "attn_scale")}
+    settings |= {key: getattr(model.config, key) for key in ("block_size", "attn_scale")}
     if revision:
-        run.config["revision"] = revision
-    run.start(torch.device("cpu"))
+        settings["revision"] = revision
     unused = {"optimizer": {}, "scaler": {}, "sampler": {}, "rng": []}
-    run.save(
-        model=model.state_dict(), step=0, gpt=dataclasses.asdict(model.config), **unused
-    )
+    with atomic_folder(out) as folder:
+        run = Run(folder, settings, {"sha256": None, "tokenizer": tokenizer}, files=files)
+        run.start(torch.device("cpu"))
+        run.save(
+            model=model.state_dict(), step=0, gpt=dataclasses.asdict(model.config), **unused
+        )
     print(f"{config.out_dir}: {model.describe()}")
 
 

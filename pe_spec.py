@@ -229,7 +229,7 @@ def _parse_options(name: str, cls: type[Encoding], words: str, problems: list[st
         allowed = cls.option_words.get(option)
         smallest = 1 if option in HEAD_OPTIONS else cls.min_option_value
         number = _number(value)
-        is_integer = re.fullmatch("-?[0-9]{1,9}", value) and int(value) >= smallest
+        is_integer = re.fullmatch("-?[0-9]{1,12}", value) and int(value) >= smallest
         if option not in known:
             hint = f"choose from {' '.join(known)}" if known else "it has none"
             problems.append(f"{name} has no option '{option}': {hint}")
@@ -242,11 +242,11 @@ def _parse_options(name: str, cls: type[Encoding], words: str, problems: list[st
                 problems.append(f"{name}: {option} is '{value}': use a number, as in 0.5")
             options[option] = number
         elif not is_integer:
-            is_meant = number is not None and number == int(number) and smallest <= number < 1e9
+            is_meant = number is not None and number == int(number) and smallest <= number < 1e12
             example = int(number) if number and is_meant else 8
             problems.append(
                 f"{name}: {option} is '{value}': it must be an integer of at least "
-                f"{smallest} and at most 9 digits, as in {name}:{option}={example}"
+                f"{smallest} and at most 12 digits, as in {name}:{option}={example}"
             )
         else:
             options[option] = int(value)

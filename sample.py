@@ -60,7 +60,7 @@ def main(argv=None):
     for prompt in typed_prompts() if config.interactive else [config.prompt]:
         start, count = time.perf_counter(), 0
         tokens = [tokenizer.eot, *tokenizer.encode(prompt)]
-        decode = tokenizer.incremental_decoder()
+        decode = tokenizer.incremental_decoder(tokens[1:])
         if limit is not None and len(tokens) + config.max_new_tokens > limit:
             print(
                 f"note: {model.config.pe} supports at most {limit} positions: beyond them, "

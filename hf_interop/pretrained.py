@@ -1,23 +1,29 @@
 """Pretrained weights: models of Hugging Face, and checkpoints of the CABLE authors.
 
-model, revision, folder = load_pretrained("gpt2")  # or a folder, or a file
-tokenizer, files = tokenizer_of("gpt2", folder, model)
-if config := original_config(run, checkpoint["gpt"]):  # None under another encoding
-    save_original(model, config, dtype, folder)     # as the class it came from
+    model, revision, folder, config = load_pretrained("gpt2")  # or a folder, or a file
+    tokenizer, files = tokenizer_of("gpt2", folder, model)
+    if config := original_config(run, checkpoint["gpt"]):  # None under another encoding
+        save_original(model, config, dtype, folder)     # as the class it came from
 
-Weights are read from safetensors and keep their dtype.
+Weights are read from safetensors and keep their dtype. Those of a GGUF
+are converted to float32 by transformers.
 """
 
+import contextlib
+import dataclasses
+import functools
+import io
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from runtime.checkpoints import check_finite, describe_load_error
 from runtime.files import read_json
 from runtime.run_folder import PRETRAINED
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -25,7 +31,7 @@ from errors import InputError
 from hf_interop.pretrained_config import settings_of
 from model import GPT, GPTConfig
 from text_data import hub
-from text_data.tokenizer import GPT2_VOCABULARY, make_tokenizer
+from text_data.tokenizer import GPT2_VOCABULARY, from_hugging_face, is_gpt2
 
 # Our module -> theirs, whose rows it holds one after the other. GPT-2's
 # names are ours.
@@ -46,20 +52,32 @@ LLAMA_NAMES = {
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 # A tied output layer, and constants in older files.
 NOT_READ = ("lm_head.weight", ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
-TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json")
+TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "*tokens*.json")
+INDEX = "model.safetensors.index.json"
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+class Index(msgspec.Struct):
+    """Content of INDEX: names of tensors -> files."""
+
+    weight_map: dict[str, str]
 
 
 def load_pretrained(
     name: str, block_size: int | None = None
-) -> tuple[GPT, str | None, Path | None]:
-    """Return a model, its commit on the hub, and its folder of transformers.
+) -> tuple[GPT, str | None, Path | None, dict | None]:
+    """Return a model, its commit on the hub, its files and its config.json.
 
-    name: as in import_pretrained.py. block_size: of a CABLE checkpoint;
-    None: 1024. Raises InputError if the model does not exist or is not
-    supported.
+    name: as in import_pretrained.py. block_size: of a CABLE checkpoint,
+    which has no config.json and no tokenizer; None: 1024. Raises
+    InputError if the model does not exist or is not supported.
     """
-    folder = revision = source = None
-    if os.path.isfile(name):
+    where, source = name, {}
+    revision = folder = content = None
+    if name.endswith(".gguf"):
+        folder = Path(name)
+        content, source = read_gguf(folder)
+    elif os.path.isfile(name):
         if name.endswith(".safetensors"):
             raise InputError(f"{name} is a file: pass its folder, which has config.json")
         settings, weights = _read_cable_v1(name)
@@ -67,23 +85,20 @@ def load_pretrained(
     else:
         import transformers  # noqa: F401  (if it is missing, nothing is downloaded)
 
-        folder = Path(name)
-        if not folder.is_dir():
-            if name.startswith(("/", ".", "~")):
-                raise InputError(f"{name} does not exist: name a folder of transformers")
-            patterns = ["config.json", "model*.safetensors", *TOKENIZER_FILES]
-            remedy = "name a folder with config.json and model.safetensors, or gpt2, …"
-            folder = hub.download_model(name, patterns, remedy)
-            revision = folder.name
+        folder, revision = _find_folder(name)
         source = _open_weights(name, folder)
-        content = read_json(folder / "config.json", "name another model", dict[str, Any])
-        settings = settings_of(name, content)
-        if settings["block"] == "llama":
-            settings["qkv_bias"] = "layers.0.self_attn.q_proj.bias" in source
-            settings["qk_norm"] = "layers.0.self_attn.q_norm.weight" in source
-    with torch.device("meta"):  # without memory
-        model = GPT(GPTConfig(size="custom", **settings))
-    if source:
+        where = f"{name}/config.json"
+        content = read_json(folder / "config.json", "name another model", dict)
+    if content is not None:
+        content.pop("auto_map", None)  # code of others
+        settings = settings_of(where, content)
+        settings["tied"] = content["tie_word_embeddings"] = _tie(name, settings, source)
+    try:
+        with torch.device("meta"):  # without memory
+            model = GPT(GPTConfig(size="custom", **settings))
+    except InputError as error:
+        raise InputError(*(f"{where}: {problem}" for problem in error.problems)) from None
+    if content is not None:
         weights = _read_weights(name, model, source)
     try:
         model.load_state_dict(weights, assign=True)
@@ -93,25 +108,63 @@ def load_pretrained(
             " name another model"
         ) from None
     check_finite(model, name)
-    return model, revision, folder
+    return model, revision, folder, content
+
+
+def _find_folder(name: str) -> tuple[Path, str | None]:
+    """Return a folder of transformers, local or downloaded, and its commit on the hub."""
+    if os.path.isdir(name):
+        return Path(name), None
+    if name.startswith(("/", ".", "~")):
+        raise InputError(f"{name} does not exist: name a folder of transformers")
+    patterns = ["config.json", "model*.safetensors", INDEX, *TOKENIZER_FILES]
+    remedy = "name a folder with config.json and model.safetensors, or gpt2, …"
+    folder = hub.download_model(name, patterns, remedy)
+    return folder, folder.name
+
+
+def _tie(name: str, settings: dict, source: dict) -> bool:
+    """Return whether the output layer is the embedding; copy it to where it is missing."""
+    embedding = _source_names("wte.weight", settings["block"])[0]
+    layers = embedding, "lm_head.weight"
+    if not settings["tied"] or not any(layer in source for layer in layers):
+        return settings["tied"]
+    if all(layer in source for layer in layers):
+        tied = torch.equal(*(source[layer]() for layer in layers))
+        if not tied:
+            print(
+                f"note: the output layer of {name} differs from its embedding, although its "
+                "config ties them: both are kept, as in transformers"
+            )
+        return tied
+    source.setdefault(embedding, source.get("lm_head.weight"))
+    return True
 
 
 def tokenizer_of(
     name: str, folder: Path | None, model: GPT
 ) -> tuple[str, dict[str, bytes]]:
-    """Return name and files (GPT-2: none) of a model's tokenizer.
+    """Return name and files (OpenAI's GPT-2: none) of a model's tokenizer.
 
     Raises InputError if there is none, or if it has more tokens than
     the model.
     """
     found, vocab_size, files = "gpt2", GPT2_VOCABULARY, {}
-    if folder and model.config.block != "gpt2":
-        if not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
-            raise InputError(
-                f"{name} has no tokenizer.json: copy it from the model's source"
-            )
-        tokenizer = make_tokenizer(f"hf:{name}", tuple)
-        found, vocab_size, files = tokenizer.name, tokenizer.vocab_size, tokenizer.files
+    paths = (
+        [path for pattern in TOKENIZER_FILES for path in folder.glob(pattern)]
+        if folder
+        else []
+    )
+    if paths or (folder and folder.suffix == ".gguf"):
+        tokenizer = from_hugging_face(str(folder), name)
+        if not is_gpt2(tokenizer):
+            found, vocab_size, files = tokenizer.name, tokenizer.vocab_size, tokenizer.files
+    elif folder and (model.config.block, model.config.vocab_size) != ("gpt2", vocab_size):
+        raise InputError(f"{name} has no tokenizer.json: copy it from the model's source")
+    elif folder:
+        print(
+            f"note: {name} has no tokenizer: its tokens are taken for those of OpenAI's gpt2"
+        )
     if model.config.vocab_size < vocab_size:
         raise InputError(
             f"{name} has a vocabulary of {model.config.vocab_size:,} tokens, but its tokenizer "
@@ -134,15 +187,21 @@ def _source_names(name: str, block: str) -> list[str]:
     return [f"{prefix}{theirs}.{parameter}" for theirs in LLAMA_NAMES[module]]
 
 
-def _open_weights(name: str, folder: Path) -> dict:
-    """Return {name in `_source_names`: (open file, its name there)}."""
+def _open_weights(name: str, folder: Path) -> dict[str, Callable[[], Tensor]]:
+    """Return {name in `_source_names`: function that reads the tensor}.
+
+    Reads the files that transformers reads: one, or those of the index.
+    """
     from safetensors import SafetensorError, safe_open
 
-    paths = sorted(folder.glob("model*.safetensors"))
-    if not paths and (older := [*folder.glob("*.bin")]):
+    paths = [folder / "model.safetensors"]
+    if not paths[0].is_file() and (folder / INDEX).is_file():
+        index = read_json(folder / INDEX, "copy it again", Index)
+        paths = [folder / file for file in sorted(set(index["weight_map"].values()))]
+    elif not paths[0].is_file() and (older := [*folder.glob("*.bin")]):
         remedy = "load it in transformers and write it by save_pretrained"
         raise InputError(f"'{name}' has {older[0].name}, and no safetensors: {remedy}")
-    if not paths:
+    elif not paths[0].is_file():
         raise InputError(
             f"no model at '{name}' (no model.safetensors): name a folder of transformers, or, "
             "with internet access, a model on the hub"
@@ -153,17 +212,69 @@ def _open_weights(name: str, folder: Path) -> dict:
             file = safe_open(path, "pt")
         except (OSError, SafetensorError) as error:
             raise InputError(
-                f"{path} is corrupt ({_one_line(error)}): copy it again"
+                f"{path} is missing or corrupt ({_one_line(error)}): copy it again"
             ) from None
-        keys = file.keys()
-        source |= {re.sub(r"^(model|transformer)\.", "", key): (file, key) for key in keys}
+        for key in file.keys():  # noqa: SIM118
+            name = re.sub(r"^(model|transformer)\.", "", key)
+            source[name] = functools.partial(file.get_tensor, key)
     return source
 
 
+def read_gguf(path: Path) -> tuple[dict, dict[str, Callable[[], Tensor]]]:
+    """Return config.json and weights, as `_open_weights`, of a GGUF file.
+
+    transformers reads some of the settings and fills in others: raises
+    InputError if it lost or added any.
+    """
+    import gguf
+    from transformers import AutoModelForCausalLM
+    from transformers.integrations import GGUF_CONFIG_MAPPING
+
+    load = AutoModelForCausalLM.from_pretrained
+    try:
+        reader = gguf.GGUFReader(path)
+        with contextlib.redirect_stderr(io.StringIO()):  # without progress bars
+            model, report = load(
+                path.parent,
+                gguf_file=path.name,
+                dtype=torch.float32,
+                output_loading_info=True,
+            )
+    except Exception as error:  # a corrupt file can cause any
+        raise InputError(
+            f"{path} cannot be read by transformers ({_one_line(error)}): name another file"
+        ) from None
+    found = {key: field.contents() for key, field in reader.fields.items()}
+    kind = found["general.architecture"]
+    needed = [f"{kind}.{key}" for key, to in GGUF_CONFIG_MAPPING[kind].items() if to]
+    problems = report["missing_keys"] | {*needed} - {*found, f"{kind}.vocab_size"}
+    problems = {f"no {key}" for key in problems}
+    problems |= {
+        f"{key} {found[key]}"
+        for key in found.keys() - needed
+        if re.search("scal|sliding_window", key) and found[key] not in ("none", 0, 1)
+    }
+    if extra := len(reader.tensors) - len([*model.parameters()]):
+        problems |= {x.name for x in reader.tensors if "rope" in x.name} or {
+            f"{extra} tensors"
+        }
+    if problems:
+        raise InputError(
+            f"transformers does not read all of {path} ({', '.join(sorted(problems))[:120]}): "
+            "name a folder with safetensors"
+        )
+    content = model.config.to_diff_dict()
+    content.pop("quantization_config", None)
+    weights = {
+        re.sub(r"^(model|transformer)\.", "", x): y for x, y in model.state_dict().items()
+    }
+    return content, {key: functools.partial(Tensor.detach, x) for key, x in weights.items()}
+
+
 def _read_weights(name: str, model: GPT, source: dict) -> dict:
-    """Return a state_dict. Raises InputError for missing and unknown weights."""
-    block = model.config.block
-    names = {ours: _source_names(ours, block) for ours in model.state_dict()}
+    """Return a state_dict. Raises InputError for missing, unknown and wrong weights."""
+    block, expected = model.config.block, model.state_dict()
+    names = {ours: _source_names(ours, block) for ours in expected}
     needed = {theirs for parts in names.values() for theirs in parts}
     unknown = {theirs for theirs in source.keys() - needed if not theirs.endswith(NOT_READ)}
     for verb, found in (("lacks", needed - source.keys()), ("has unknown", unknown)):
@@ -172,13 +283,27 @@ def _read_weights(name: str, model: GPT, source: dict) -> dict:
             raise InputError(f"'{name}' {verb} weights ({listed}): name another model")
     weights = {}
     for ours, parts in names.items():
-        tensors = [
-            file.get_tensor(key) for file, key in (source[theirs] for theirs in parts)
-        ]
-        weights[ours] = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+        tensors = [source[theirs]() for theirs in parts]
         if block == "gpt2" and ours.endswith(TRANSPOSED):
-            weights[ours] = weights[ours].T.contiguous()
+            tensors = [tensors[0].T.contiguous()]
+        shapes = [part.shape for part in expected[ours].split(_rows(model, ours))]
+        for theirs, tensor, shape in zip(parts, tensors, shapes, strict=True):
+            if tensor.shape != shape or tensor.dtype not in DTYPES:
+                raise InputError(
+                    f"the weights of {name} do not fit its settings ({theirs} is {tensor.dtype} "
+                    f"{tuple(tensor.shape)}, not {tuple(shape)} of float): name another model"
+                )
+        weights[ours] = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
     return weights
+
+
+def _rows(model: GPT, ours: str) -> list[int] | int:
+    """Return the rows of the parts of our matrix, as of split."""
+    c = model.config
+    parts = len(_source_names(ours, c.block))
+    heads = (c.n_head, c.n_kv_head, c.n_kv_head)
+    rows = {2: [c.n_inner] * 2, 3: [n * c.head_dim for n in heads]}  # of joined matrices
+    return rows.get(parts, len(model.state_dict()[ours]))
 
 
 def _read_cable_v1(path: str) -> tuple[dict, dict]:
@@ -222,23 +347,38 @@ def _read_cable_v1(path: str) -> tuple[dict, dict]:
 def original_config(run: Path, gpt: dict) -> dict | None:
     """Return the config.json of a run's imported model, None for another encoding.
 
-    gpt: the run's GPTConfig.
+    gpt: the run's GPTConfig. Raises InputError if the file is not of
+    this run's model.
     """
     path = run / PRETRAINED
     if not path.is_file():
         return None
     config = read_json(path, "import the model again", dict)
+    config.pop("auto_map", None)  # code of others, in runs of earlier versions
     if gpt["block"] == "llama":  # the table of GPT-2 has a fixed length
         config["max_position_embeddings"] = gpt["block_size"]
-    return config if settings_of(str(path), config)["pe"] == gpt["pe"] else None
+    settings = dataclasses.asdict(
+        GPTConfig(size="custom", **settings_of(str(path), config))
+    )
+    changed = {key for key, value in settings.items() if gpt[key] != value}
+    if wrong := changed - {"pe", "attn_scale", "causal", "attention"}:
+        raise InputError(
+            f"{path} is not of this run's model ({', '.join(sorted(wrong))} differ): "
+            "import the model again"
+        )
+    return None if changed - {"attention"} else config
 
 
 def save_original(model: GPT, config: dict, dtype: torch.dtype, folder: Path) -> None:
     """Write config.json and the weights, converted to dtype."""
     from huggingface_hub import save_torch_state_dict
+    from safetensors import SafetensorError
 
     weights = {name: tensor.to(dtype) for name, tensor in _original_weights(model).items()}
-    save_torch_state_dict(weights, folder)
+    try:
+        save_torch_state_dict(weights, folder)
+    except SafetensorError as error:  # a full disk
+        raise OSError(str(error)) from error
     config = config | {"dtype": str(dtype).removeprefix("torch.")}
     config.pop("torch_dtype", None)  # the older name
     (folder / "config.json").write_text(
@@ -248,16 +388,14 @@ def save_original(model: GPT, config: dict, dtype: torch.dtype, folder: Path) ->
 
 def _original_weights(model: GPT) -> dict[str, Tensor]:
     """Return copies of the weights under transformers' names."""
-    c = model.config
-    heads = (c.n_head, c.n_kv_head, c.n_kv_head)
-    rows = {2: [c.n_inner] * 2, 3: [n * c.head_dim for n in heads]}  # of joined matrices
-    prefix = "transformer." if c.block == "gpt2" else "model."
+    block = model.config.block
+    prefix = "transformer." if block == "gpt2" else "model."
     weights = {}
     for ours, tensor in model.state_dict().items():
-        if c.block == "gpt2" and ours.endswith(TRANSPOSED):
-            tensor = tensor.T
-        names = _source_names(ours, c.block)
-        parts = tensor.split(rows.get(len(names), len(tensor)))
+        names = _source_names(ours, block)
+        parts = tensor.split(_rows(model, ours))
+        if block == "gpt2" and ours.endswith(TRANSPOSED):
+            parts = [tensor.T]
         for name, part in zip(names, parts, strict=True):
             name = name if name.startswith("lm_head") else prefix + name
             weights[name] = part.clone(memory_format=torch.contiguous_format)

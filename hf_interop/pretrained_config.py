@@ -1,12 +1,16 @@
 """Settings of models of Hugging Face in terms of GPTConfig.
 
-    settings = settings_of(name, content_of_config_json)
+    settings = settings_of("gpt2/config.json", content)
 
-The encoding is one: settings["pe"] is "rope:base=500000",
-"rope@3_nope@1", ….
+Each model type has only the settings that its class in transformers
+declares; other keys of the file are ignored, as transformers does. The
+encoding is one: settings["pe"] is "rope:base=500000", "rope@3_nope@1", ….
 """
 
+import dataclasses
 import itertools
+import math
+from typing import Any
 
 from errors import InputError
 
@@ -31,13 +35,20 @@ SUPPORTED = {
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
     "hidden_act": ("silu",),
+    "quantization_config": (None,),
+    "transformers_weights": (None,),
 }
+# Also of types that do not declare them; head_dim: not of GPT-2.
+READ_BY_ALL = ("head_dim", "quantization_config", "transformers_weights")
 ROPE_TYPES = {  # rope_type -> encoding
     "default": "rope:",
     "linear": "rope-pi:",
     "llama3": "rope-llama3:",
     "yarn": "yarn:ramp=released,",
 }
+# What the types read that ignore other settings.
+ROPE_READ = {"default": ("rope_theta",)}
+ROPE_READ["linear"] = ("rope_theta", "factor", "partial_rotary_factor")
 ROPE_OPTIONS = {"rope_theta": "base", "factor": "factor"}
 ROPE_OPTIONS |= {"original_max_position_embeddings": "length"}
 # Further rope settings, with the value that the encodings have.
@@ -51,44 +62,59 @@ ROPE_CONSTANTS = {
 }
 
 
-def settings_of(name: str, content: dict) -> dict:
+def settings_of(where: str, content: dict) -> dict:
     """Return the fields of GPTConfig of a model, from its config.json.
 
-    Only the weights show `qkv_bias` and `qk_norm`. name: for messages.
-    Raises InputError for other architectures and variants.
+    where: the file, for messages. Raises InputError for other
+    architectures and variants.
     """
     from transformers import CONFIG_MAPPING
 
     kind = content.get("model_type")
+    if kind == "mistral" and "layer_types" in content:
+        kind = "ministral"  # as transformers
     if kind not in MODELS:
-        raise InputError(
-            f"'{name}' is a model of type {kind}: use one of {', '.join(MODELS)}"
-        )
+        raise InputError(f"{where} has model_type {kind}: use one of {', '.join(MODELS)}")
     try:
         config = CONFIG_MAPPING[kind].from_dict(content)
     except Exception as error:  # of the many checks of transformers
         reason = " ".join(str(error).split())[:120]
-        raise InputError(f"{name}/config.json is wrong ({reason}): copy it again") from None
+        raise InputError(f"{where} is wrong ({reason}): copy it again") from None
+    keys = [*config.attribute_map, *READ_BY_ALL]
+    keys += [field.name for field in dataclasses.fields(config)]
+    own = {key: getattr(config, key, None) for key in keys}
+    if kind == "gpt2":
+        del own["head_dim"]
     for key, values in SUPPORTED.items():
-        if getattr(config, key, values[0]) not in values:
+        if own.get(key, values[0]) not in values:
             raise InputError(
-                f"'{name}' has {key} {getattr(config, key)}, but only "
+                f"{where} has {key} {own[key]}, but only "
                 f"{' or '.join(map(str, values))} is supported: name another model"
             )
-    known = [key for key in SETTINGS if hasattr(config, key)]
-    found = {SETTINGS[key]: getattr(config, key) for key in known}
+    found = {field: own[key] for key, field in SETTINGS.items() if key in own}
+    if not 0 < found["norm_eps"] < 1:
+        raise InputError(
+            f"{where}: epsilon of the norms is {found['norm_eps']}: copy it again"
+        )
     if kind == "gpt2":
         return found | {"block": "gpt2", "pe": "learnable"}
-    return found | {"block": "llama", "pe": _join_layers(_encodings(name, config))}
+    found |= {"qkv_bias": kind == "qwen2", "qk_norm": kind == "qwen3"}
+    return found | {"block": "llama", "pe": _join_layers(_encodings(where, own))}
 
 
-def _encodings(name: str, config) -> list[str]:
+def _encodings(where: str, own: dict[str, Any]) -> list[str]:
     """Return the --pe string of each layer of a model with RoPE."""
-    rope = _rope(name, config.rope_parameters)
-    layers = config.num_hidden_layers
-    window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
-    rotated = getattr(config, "no_rope_layers", None) or [1] * layers  # 1: has RoPE
+    rope = _rope(where, own["rope_parameters"])
+    layers = own["num_hidden_layers"]
+    window = own.get("sliding_window")
+    kinds = own.get("layer_types") or ["sliding_attention"] * layers
+    rotated = own.get("no_rope_layers") or [1] * layers  # 1: has RoPE
+    known = {"full_attention", "sliding_attention"}
+    if {len(kinds), len(rotated)} != {layers} or not known.issuperset(kinds):
+        raise InputError(
+            f"{where} has layer_types or no_rope_layers other than full_attention and "
+            f"sliding_attention for {layers} layers: name another model"
+        )
     encodings = [rope if is_rotated else "nope" for is_rotated in rotated]
     return [
         f"window:w={window}+{encoding}"
@@ -98,22 +124,26 @@ def _encodings(name: str, config) -> list[str]:
     ]
 
 
-def _rope(name: str, parameters: dict) -> str:
+def _rope(where: str, parameters: dict) -> str:
     """Return the --pe string of transformers' rope_parameters."""
     kind = parameters["rope_type"]
     if kind not in ROPE_TYPES:
         known = " or ".join(ROPE_TYPES)
-        raise InputError(f"'{name}' has the rope_type {kind}: use a model with {known}")
+        raise InputError(f"{where} has the rope_type {kind}: use a model with {known}")
     options = []
-    for key, value in parameters.items():
-        if key in ROPE_OPTIONS and value == int(value):
+    for key in filter(ROPE_READ.get(kind, (*parameters,)).__contains__, parameters):
+        value = parameters[key]
+        is_whole = (
+            type(value) in (int, float) and math.isfinite(value) and value == int(value)
+        )
+        if key in ROPE_OPTIONS and is_whole:
             options.append(f"{ROPE_OPTIONS[key]}={int(value)}")
-        elif key not in ("type", "rope_type") and value not in (
-            None,
-            ROPE_CONSTANTS.get(key),
+        elif key in ROPE_OPTIONS or (
+            key not in ("type", "rope_type")
+            and value not in (None, ROPE_CONSTANTS.get(key))
         ):
             raise InputError(
-                f"'{name}' has {key} {value} among its rope_parameters, which is not supported: "
+                f"{where} has {key} {value} among its rope_parameters, which is not supported: "
                 "name another model"
             )
     return ROPE_TYPES[kind] + ",".join(options)

@@ -25,14 +25,19 @@ def build_tokenizer(tokenizer: Tokenizer, has_mask: bool = False):
     import tokenizers
     from transformers import PreTrainedTokenizerFast
 
+    special: dict[str, str] = dict.fromkeys(("bos_token", "eos_token"), END_OF_TEXT)
     if isinstance(tokenizer, HuggingFaceTokenizer):
-        end = json.loads(tokenizer.files[SETTINGS_FILE])["eos_token"]
+        settings = json.loads(tokenizer.files[SETTINGS_FILE])
+        special = {key: x for key, x in settings.items() if key.endswith("_token")}
         # A copy, in which names of special tokens are not plain text.
         backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
     else:
         assert isinstance(tokenizer, TiktokenTokenizer)
-        end, backend = END_OF_TEXT, _backend_of(tokenizer.encoding)
-    special: dict[str, str] = dict.fromkeys(("bos_token", "eos_token", "pad_token"), end)
+        backend = _backend_of(tokenizer.encoding)
+    if len(set(special.values())) == 1:  # no names but EOS: of this repository
+        # Collators give padding no loss, so that a model whose padding is
+        # EOS never learns to stop.
+        special.pop("pad_token", None)
     if has_mask:
         backend.add_special_tokens([MASK])
         if backend.token_to_id(MASK) != tokenizer.vocab_size:
@@ -41,6 +46,7 @@ def build_tokenizer(tokenizer: Tokenizer, has_mask: bool = False):
                 "encoder cannot be exported with it: train with another tokenizer"
             )
         special["mask_token"] = MASK
+        special.setdefault("pad_token", backend.id_to_token(tokenizer.eot))
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, clean_up_tokenization_spaces=False, **special
     )

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -77,22 +78,37 @@ def remove_partial_files(folder: Path) -> None:
                 path.unlink()
 
 
+def check_new_folder(path: Path) -> None:
+    """Raise InputError if a folder to write exists and is not empty."""
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise InputError(f"{path} already holds files: remove it, or use another --out_dir")
+
+
 @contextmanager
 def atomic_folder(path: str | Path):
     """Yield a new, empty folder to fill; it is renamed to `path` at the end.
 
-    It is removed if the block fails; a killed process leaves
-    NAME.XXXXXXXX.partial. Raises InputError as `atomic` does.
+    It is hidden, .NAME.XXXXXXXX.partial, and removed if the block fails,
+    or at the next call if a process was killed. Raises InputError as
+    `atomic` does.
     """
     path = Path(path).resolve()
     with writing(path):
-        partial = _partial_path(path)
-        partial.mkdir(parents=True)
-        try:
-            yield partial
-            os.replace(partial, path)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_partial_files(path.parent)
+        marker, file = _open_partial(path)  # locked until the folder is complete
+        with file:
+            for old in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+                if not old.with_name(old.name[1:]).exists():
+                    shutil.rmtree(old, ignore_errors=True)
+            partial = path.with_name(f".{marker.name}")
+            try:
+                partial.mkdir()
+                yield partial
+                os.replace(partial, path)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+                marker.unlink()
 
 
 @contextmanager
@@ -157,6 +173,8 @@ def read_json(path: str | Path, remedy: str, type_: Any = Any):
     file and a value of another type (validation.py).
     """
     try:
+        if Path(path).exists() and not Path(path).is_file():  # may never end
+            raise OSError("not a file")
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: {remedy}") from None

@@ -28,6 +28,9 @@ import numpy as np
 from errors import InputError
 
 GPT2_VOCABULARY = 50257
+GPT2_SHA256 = (
+    "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"  # encoder.json
+)
 END_OF_TEXT = "<|endoftext|>"
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
@@ -64,8 +67,11 @@ class Tokenizer:
         """Return the text; errors: replace incomplete characters, or ignore."""
         raise NotImplementedError
 
-    def incremental_decoder(self):
-        """Return a function of a token that returns the text it completes."""
+    def incremental_decoder(self, prompt: list[int] | None = None):
+        """Return a function of a token that returns the text it completes.
+
+        prompt: the tokens before, on which the space between depends.
+        """
         raise NotImplementedError
 
 
@@ -96,7 +102,7 @@ class TiktokenTokenizer(Tokenizer):
     def decode(self, tokens, errors="replace"):
         return b"".join(map(self.token_bytes, tokens)).decode(errors=errors)
 
-    def incremental_decoder(self):
+    def incremental_decoder(self, prompt=None):
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         return lambda token: decoder.decode(self.token_bytes(token))
 
@@ -125,21 +131,24 @@ class HuggingFaceTokenizer(Tokenizer):
             what = f"{self.name}: {TOKENIZER_FILE} is corrupt ({str(error)[:200]})"
             raise InputError(f"{what}: {COPY_FILES}") from None
         self.backend.encode_special_tokens = True  # names of special tokens are plain text
-        end = settings["eos_token"]
-        eot = self.backend.token_to_id(end)
+        eot = self.backend.token_to_id(document_token(self.backend, settings))
         if eot is None:
-            raise InputError(f"{self.name}: {TOKENIZER_FILE} lacks {end}: {COPY_FILES}")
+            raise InputError(
+                f"{self.name}: {TOKENIZER_FILE} lacks {END_OF_TEXT}: {COPY_FILES}"
+            )
         self.eot = eot
         self.vocab_size = max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
 
     @classmethod
-    def from_backend(cls, description: str, backend, end: str = END_OF_TEXT):
+    def from_backend(cls, description: str, backend, special: dict[str, str]):
         """Return the tokenizer of a tokenizers.Tokenizer.
 
-        end: the token at the start of each document, added if missing.
-        Removes BOS, EOS, padding, truncation and dropout.
+        special: its bos_token, eos_token, pad_token, …. Adds the token at
+        the start of each document if it is missing. No tokens are added to a
+        text; removes padding, truncation and dropout.
         """
-        backend.add_special_tokens([end])
+        start = document_token(backend, special)
+        backend.add_special_tokens([start])
         content = json.loads(backend.to_str())
         content |= {"post_processor": None, "truncation": None, "padding": None}
         if "dropout" in content["model"]:
@@ -148,9 +157,8 @@ class HuggingFaceTokenizer(Tokenizer):
         settings = {  # with which AutoTokenizer loads the folder
             "name_or_path": description,
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": end,
-            "eos_token": end,
-            "pad_token": end,
+            "eos_token": start,
+            **special,
             "clean_up_tokenization_spaces": False,
         }
         files = {
@@ -168,11 +176,18 @@ class HuggingFaceTokenizer(Tokenizer):
         text = self.backend.decode(list(tokens), skip_special_tokens=False)
         return text.strip("\ufffd") if errors == "ignore" else text
 
-    def incremental_decoder(self):
+    def incremental_decoder(self, prompt=None):
         from tokenizers.decoders import DecodeStream
 
-        stream = DecodeStream(skip_special_tokens=False)
+        stream = DecodeStream(prompt, skip_special_tokens=False)
         return lambda token: stream.step(self.backend, token) or ""
+
+
+def document_token(backend, special: dict[str, str]) -> str:
+    """Return the token at the start of each document, <|endoftext|> if there is no other."""
+    ends = END_OF_TEXT, special.get("eos_token"), special.get("bos_token")
+    known = (end for end in ends if end and backend.token_to_id(end) is not None)
+    return next(known, END_OF_TEXT)
 
 
 def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
@@ -232,7 +247,7 @@ def make_tokenizer(choice: str, texts) -> Tokenizer:
             )
         return train_bpe(int(rest), texts())
     if kind == "hf" and colon:
-        return _from_hugging_face(rest)
+        return from_hugging_face(rest, rest)
     folder = Path(choice)
     if (folder / SETTINGS_FILE).is_file():
         settings = read_json(folder / SETTINGS_FILE, COPY_FILES, dict)
@@ -279,7 +294,8 @@ def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     )
     backend.train_from_iterator(itertools.chain([first], pieces), trainer)
     backend.pre_tokenizer = words
-    tokenizer = HuggingFaceTokenizer.from_backend(f"bpe:{vocab_size}", backend)
+    special = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
+    tokenizer = HuggingFaceTokenizer.from_backend(f"bpe:{vocab_size}", backend, special)
     if tokenizer.vocab_size < vocab_size:
         print(f"note: the text gives a vocabulary of only {tokenizer.vocab_size:,} tokens")
     return tokenizer
@@ -298,38 +314,59 @@ def _short_name(source: str) -> str:
     return Path(source).resolve().name if Path(source).exists() else source
 
 
-def _from_hugging_face(source: str) -> HuggingFaceTokenizer:
-    """Return the tokenizer in a folder or tokenizer.json, or of a hub model."""
+def from_hugging_face(source: str, name: str) -> HuggingFaceTokenizer:
+    """Return the tokenizer of a folder, tokenizer.json, GGUF, or hub model.
+
+    name: of the model, for the name of the tokenizer and messages.
+    """
     import transformers  # its import is not one of the errors of a model
 
     from text_data import hub
 
-    transformers.utils.logging.set_verbosity_error()  # errors are raised as InputError
-    description = f"hf:{_short_name(source)}"
+    description = f"hf:{_short_name(name)}"
     try:
-        if Path(source).is_file():
+        path = Path(source)
+        load = transformers.AutoTokenizer.from_pretrained
+        if path.suffix == ".gguf":
+            loaded = load(path.parent, gguf_file=path.name)
+        elif path.is_file():
             loaded = transformers.PreTrainedTokenizerFast(tokenizer_file=source)
         else:
             hub.configure()
-            load = transformers.AutoTokenizer.from_pretrained
-            loaded = load(source, trust_remote_code=False)
+            # Some of Mistral's files split text wrongly; transformers
+            # finds and repairs them.
+            loaded = load(source, trust_remote_code=False, fix_mistral_regex=True)
         backend = loaded.backend_tokenizer  # of fast tokenizers
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(
-            f"tokenizer hf:{source} cannot be loaded ({reason}): pass a folder with "
+            f"tokenizer hf:{name} cannot be loaded ({reason}): pass a folder with "
             "tokenizer.json, or the name of a model on the hub and connect to the network"
         ) from None
-    end = END_OF_TEXT
-    if backend.token_to_id(end) is None:
-        end = str(loaded.eos_token or loaded.bos_token or end)
-    tokenizer = HuggingFaceTokenizer.from_backend(description, backend, end)
+    if path.suffix == ".gguf":  # transformers adds <|endoftext|>, which the model lacks
+        content, known = (
+            json.loads(backend.to_str()),
+            backend.get_vocab(with_added_tokens=False),
+        )
+        content["added_tokens"] = [
+            x for x in content["added_tokens"] if x["content"] in known
+        ]
+        backend = type(backend).from_str(json.dumps(content))
+    special = {key: x for key, x in loaded.special_tokens_map.items() if isinstance(x, str)}
+    tokenizer = HuggingFaceTokenizer.from_backend(description, backend, special)
     if tokenizer.decode(tokenizer.encode(SAMPLE)) != SAMPLE:
         print(
             f"note: the tokenizer {description} does not restore every text: upper case, white "
             "space or rare characters are lost"
         )
     return tokenizer
+
+
+def is_gpt2(tokenizer: HuggingFaceTokenizer) -> bool:
+    """Return whether a tokenizer has the tokens of OpenAI's GPT-2."""
+    vocabulary = tokenizer.backend.get_vocab(with_added_tokens=True)
+    content = json.dumps(dict(sorted(vocabulary.items(), key=lambda item: item[1])))
+    return hashlib.sha256(content.encode()).hexdigest() == GPT2_SHA256
 
 
 def _read_files(folder: Path) -> dict[str, bytes]:
