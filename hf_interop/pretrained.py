@@ -254,7 +254,7 @@ def read_gguf(path: Path) -> tuple[dict, dict[str, Callable[[], Tensor]]]:
         for key in found.keys() - needed
         if re.search("scal|sliding_window", key) and found[key] not in ("none", 0, 1)
     }
-    if extra := len(reader.tensors) - len([*model.parameters()]):
+    if (extra := len(reader.tensors) - len([*model.parameters()])) > 0:
         problems |= {x.name for x in reader.tensors if "rope" in x.name} or {
             f"{extra} tensors"
         }
