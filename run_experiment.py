@@ -222,10 +222,8 @@ class Experiment:
         words += ["--may_differ", ",".join(differing)] if differing else []
         self.report = Job(f"report {self.out.name}", words, prints=True)
         self.jobs: list[Job] = []
-        self.data = self.split = ""
-        self.needs: list[Job] = []
         if config.train or config.pretrained:
-            self.data, self.split, self.needs = self.prepare(config.data)
+            self.data, _, self.needs = self.prepare(config.data)
         if config.pretrained:
             words = ["import_pretrained.py", *split(config.pretrained)]
             self.add_run(words, self.out / "weights")
@@ -299,13 +297,8 @@ class Experiment:
                     tokens = config.eval_tokens or TOKENS[self.scale]
                     words += ["--max_tokens", str(max(tokens, longest))]
                     # The baseline of extrapolation: RoPE with a cache.
-                    if (
-                        trained
-                        and trained.pe == "rope"
-                        and trained.causal
-                        and size < longest
-                    ):
-                        windows.append(size)
+                    is_rope = trained and trained.pe == "rope" and trained.causal
+                    windows += [size] if is_rope and size < longest else []
                 name = f"{setting} {run.parent.name}/{run.name} {Path(folder).name}"
                 for window in dict.fromkeys(windows):
                     cache = ["--cache_window", str(window)] if window else []

@@ -76,7 +76,7 @@ class Scheduler:
     def __init__(self, jobs: list[Job], report: Job, logs: Path, side_by_side: int | str):
         """side_by_side: jobs; "auto": one on GPUs, else one per core; "all": one each."""
         self.jobs, self.report, self.logs = jobs, report, logs
-        self.records: list[str] = []  # of the latest report
+        self.records: list[str] = []  # of this call's latest report
         self.is_due = False  # whether there are others
         count = int(os.environ.get(DEVICES, torch.cuda.device_count()))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
@@ -182,6 +182,9 @@ class Scheduler:
             try:  # the job inherits the lock
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                if not job.started:
+                    print(f"waiting: another call runs {job.name}", flush=True)
+                job.started = time.time()
                 return
             except OSError:  # a file system without locks
                 pass
@@ -234,12 +237,11 @@ class Scheduler:
             job.state = "interrupted"
         if job.state == "failed" and self.is_device_in_doubt(job, seconds):
             job.state = "waiting"
-        if job.state == "done" and job.output:
-            job_report.append(path, inputs=job.inputs)
-        if job.state == "done" and reported["records"]:
-            self.is_due = True
-        if job is self.report:  # another call may have added some
+        if job is self.report:  # another call may have added records
             self.is_due = self.all_records() != self.records
+        elif job.state == "done":
+            self.is_due |= bool(reported["records"])
+            job_report.append(path, inputs=job.inputs)
         note = ", which an earlier call finished" if reported["repeated"] else ""
         print(f"{job.state}: {job.name}{note}, {seconds:.1f} s", flush=True)
         if job.prints and not self.signals:

@@ -243,7 +243,7 @@ def check_script(arguments: list[str]) -> None:
         check_python(["train_gpt.py", *flags])
     elif name == "test.sh":
         check_pytest(flags)
-    elif "run_experiment.py" in text or name == "all_tables.sh":
+    elif re.search(r"experiment(\.py)? ", text) or name == "all_tables.sh":
         if name in ("authors_checkpoint.sh", "half_hour.sh"):
             flags = flags[1:]
         end = flags.index("--") if "--" in flags else len(flags)
