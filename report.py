@@ -258,14 +258,14 @@ def make_again(row: dict, root: Path) -> list[Agreement]:
         return program.main(sum(paths, [])) or []
 
 
-def agreement_page(found: list[tuple[Path, Agreement]]) -> str:
-    """Return the page on all printed tables; found: with the folders of our tables."""
+def agreement_page(found: list[tuple[str, Agreement]]) -> str:
+    """Return the page on all printed tables; found: with our records."""
     rows = []
     for name in paper.index():
-        measured = [(folder, each) for folder, each in found if each.table == name]
+        measured = [(records, each) for records, each in found if each.table == name]
         unmeasured = Agreement(name)
-        for folder, each in measured or [(None, unmeasured)]:
-            rows.append(each.row() | {"our table": str(folder or MISSING)})
+        for records, each in measured or [(MISSING, unmeasured)]:
+            rows.append(each.row() | {"our records": records})
     table = Table.from_rows(rows)
     table.caption = f"Written by `python report.py --all`. {AGREEMENT_CAPTION}"
     return f"# Agreement with the tables of the papers\n\n{table.text()}\n"
@@ -292,7 +292,8 @@ def make_all(check: bool) -> None:
                 continue
             for file in files:
                 (root / file).unlink(missing_ok=True)
-            agreements += [(files[0].parent, each) for each in make_again(row, root)]
+            records = shlex.split(row["command"])[2]
+            agreements += [(records, each) for each in make_again(row, root)]
             made += files
             print(f"made {names}")
         (root / AGREEMENT).write_text(agreement_page(agreements), encoding="utf-8")

@@ -356,12 +356,12 @@ def test_check_names_files_that_differ(monkeypatch, tmp_path, refused):
     (tmp_path / "results").mkdir()
     for name in ("reproduction", "paper"):
         shutil.copytree(ROOT / "results" / name, tmp_path / "results" / name)
-    command = "results/reproduction/rows/records.jsonl --paper " + TABLE_2
-    row = {"command": f"python report.py {command} --out_dir results/reproduction/rows"}
+    command = "results/reproduction/table2.jsonl --paper " + TABLE_2
+    row = {"command": f"python report.py {command} --out_dir results/reproduction"}
     monkeypatch.setattr(report, "ROOT", tmp_path)
     monkeypatch.setattr(report, "read_rows", lambda: [row | {"files": ["perplexity.md"]}])
     report.main(["--all"])
-    table = tmp_path / "results" / "reproduction" / "rows" / "perplexity.md"
+    table = tmp_path / "results" / "reproduction" / "perplexity.md"
     text = table.read_text()
     assert "128" in text
     page = (tmp_path / "results" / "paper" / "README.md").read_text()
@@ -369,7 +369,7 @@ def test_check_names_files_that_differ(monkeypatch, tmp_path, refused):
     assert rows[TABLE_2] == ["20", "10", "—"]
     assert rows["cable_table4_fineweb-edu-10b_tiny"] == ["50", "0", "—"]
     table.write_text(text.replace("128", "129"))
-    message = "error: not what the records give: results/reproduction/rows/perplexity.md: "
+    message = "error: not what the records give: results/reproduction/perplexity.md: "
     assert refused(report.main, "--all", "--check") == [message + "python report.py --all true"]
     report.main(["--all"])
     assert table.read_text() == text
