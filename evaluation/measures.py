@@ -43,7 +43,20 @@ def log_seconds_per_token(entry: dict) -> list[float]:
     return (np.log(entry["seconds"]) - np.log(entry["tokens"])).tolist()
 
 
-MEASURES = {"perplexity": intervals.perplexity_ratio, "speed": _speed_ratio}
+def _memory_ratio(pairs: Pairs) -> Interval:
+    return Interval(*[pairs[0][0]["memory"] / pairs[0][1]["memory"]] * 3)
+
+
+def _time_ratio(pairs: Pairs) -> Interval:
+    return intervals.ratio_of_rounds(*map(log_seconds_per_token, pairs[0]))
+
+
+MEASURES = {
+    "perplexity": intervals.perplexity_ratio,
+    "speed": _speed_ratio,
+    "memory": _memory_ratio,  # this and the next one: quantities of training_lengths.csv
+    "time per token": _time_ratio,
+}
 
 
 def gain_records(records: list[dict]) -> list[dict]:
