@@ -2,7 +2,6 @@
 
 import functools
 import json
-import math
 import shlex
 
 from runtime.validation import find_mismatch
@@ -39,25 +38,17 @@ def record(tmp_path_factory):
     return measure(tmp_path_factory.mktemp("bench"), flags)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_speeds_and_ratios_follow_from_the_seconds(record, name):
-    """Computed again here: the median of three rounds is the middle one."""
+def test_the_record_has_its_setting_and_all_cases(record):
     encodings = ["rope", "nope", "cable", "t5:buckets=8,max_distance=16"]
     assert find_mismatch(record, Speed) is None
     assert {"command", "commit", "python", "torch", "processor", "cores", "time"} <= record.keys()
-    setting = {"dtype": "float32", "compile": False, "device": "cpu (1 threads)", "repeats": 3}
-    assert setting.items() <= record[name].items() and "objective" not in record[name]
-    assert list(record[name]["contexts"]) == ["8", "12"]
-    for context, entries in record[name]["contexts"].items():
-        assert list(entries)[:4] == encodings
-        tokens = int(context) // 2 if name == "generate" else 2 * int(context)
-        for entry in entries.values():
-            assert len(entry["seconds"]) == 3 and entry["tokens"] == tokens and entry["mfu"] is None
-            assert math.isclose(entry["tokens_per_second"] * sorted(entry["seconds"])[1], tokens)
-            for to, ratio in entry["ratios"].items():
-                pairs = zip(entry["seconds"], entry["others"][to], strict=True)
-                assert ratio == sorted(other / own for own, other in pairs)[1]
-        assert entries["rope"]["ratios"]["rope"] == entries["nope"]["ratios"]["nope"] == 1
+    for name in NAMES:
+        assert record[name]["device"] == "cpu (1 threads)" and record[name]["repeats"] == 3
+        assert list(record[name]["contexts"]) == ["8", "12"]
+        for context, entries in record[name]["contexts"].items():
+            assert list(entries)[:4] == encodings
+            tokens = int(context) // 2 if name == "generate" else 2 * int(context)
+            assert {entry["tokens"] for entry in entries.values()} == {tokens}
 
 
 def test_attention_is_compared_with_sdpa_and_the_dense_path(record):
