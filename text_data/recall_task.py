@@ -1,8 +1,13 @@
 """Recall task: sequences in which earlier tokens determine some later ones.
 
-Sequences consist of symbols, the token ids below SYMBOLS.
-docs/evaluation.md describes the kinds: passage, associative and
-periodic. The symbols of a passage, of the pairs or of a period differ
+Sequences consist of symbols, the token ids below SYMBOLS:
+
+passage      8 symbols, filler, the same 8; targets: the last 6 of the copy
+associative  8 pairs of key and value, filler, the pairs in another order;
+             targets: the 8 values of the copy (MQAR, Arora et al. 2023)
+periodic     4 to 32 symbols, repeated; targets: the repeated ones
+
+The symbols of a passage, of the pairs or of a period differ
 and are not in the filler: each counted token followed the only earlier
 copy of its predecessor. Filler that is text has other symbols for its
 tokens in each sequence.
