@@ -44,6 +44,8 @@ class Config(RunsConfig):
 def main(argv=None):
     positional = ("runs", "folders written by retrieval.finetune")
     config = cli.parse(Config, argv, __doc__, positional=positional)
+    import sentence_transformers  # noqa: F401  (named if missing, rather than what it needs)
+
     from retrieval import sentence_encoder
 
     device, dtype = devices.select_device(config.device, config.dtype)

@@ -86,7 +86,7 @@ def test_training_needs_the_required_packages_only(tmp_path, data_dir):
     [
         ("wandb", "train_gpt", "--data DATA --logger wandb"),
         ("tiktoken", "prepare_text", "errors.py --val posenc.py"),
-        ("scipy", "report", "results/bench/compare/records.jsonl"),
+        ("scipy", "report", "results/bench/compare.jsonl"),
         ("matplotlib", "report", "results/bench/figure3.json"),
         ("transformers", "import_pretrained", "gpt2"),
         ("transformers", "export_hf", "RUN"),
