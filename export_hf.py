@@ -120,9 +120,12 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
         weights["lm_head.weight"] = trained.output_embeddings
     model.model.load_state_dict(weights)
     if config.causal:
+        # Documents of a run end with eot; those of an imported model with
+        # its own EOS.
+        ends = {tokenizer.eot, build_tokenizer(tokenizer).eos_token_id}
         model.generation_config = transformers.GenerationConfig(
             bos_token_id=tokenizer.eot,
-            eos_token_id=tokenizer.eot,
+            eos_token_id=tokenizer.eot if len(ends) == 1 else sorted(ends),
             pad_token_id=tokenizer.eot,
         )
     return model

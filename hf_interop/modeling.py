@@ -145,12 +145,23 @@ class PosencPreTrained(PreTrainedModel):
     def get_input_embeddings(self):
         return self.model.wte
 
+    def set_input_embeddings(self, value: nn.Embedding):
+        """Replace the embedding, as of another vocabulary."""
+        self.model.wte = value
+        self.model.token_count = self.model.config.vocab_size = value.num_embeddings
+
+    def get_output_embeddings(self) -> nn.Linear | None:
+        """Return the output layer, None if it is the embedding."""
+        return self.model.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear):
+        self.model.lm_head = new_embeddings
+
     def autocast(self, device: torch.device):
         """Return autocast to the embedding's dtype, a null context for float32."""
         dtype = self.model.wte.weight.dtype
-        return (
-            nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
-        )
+        is_half = dtype in (torch.float16, torch.bfloat16)
+        return torch.autocast(device.type, dtype) if is_half else nullcontext()
 
     def encode(
         self,
@@ -190,7 +201,7 @@ class PosencPreTrained(PreTrainedModel):
             cache = CacheAdapter(past_key_values, self.model)
         if x.size(1) == 0:  # empty texts: their mean over tokens is 0
             empty = x if input_ids is None else self.model.wte(x.long())
-            return BaseModelOutputWithPast(empty.float(), past_key_values)
+            return BaseModelOutputWithPast(at_least_float32(empty), past_key_values)
         if (
             attention_mask is not None
             and cache is None
@@ -226,7 +237,7 @@ class PosencPreTrained(PreTrainedModel):
             states.append(self.model.hidden(x, cache, lengths))
         if original_index is not None:
             states = [take(state, original_index) for state in states]
-        states = [state.float() for state in states]
+        states = [at_least_float32(state) for state in states]
         return BaseModelOutputWithPast(
             last_hidden_state=states[-1],
             past_key_values=past_key_values,
@@ -250,12 +261,15 @@ class PosencWithLogits(PosencPreTrained):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         logits_to_keep: int = 0,
+        num_items_in_batch: Tensor | int | None = None,
         **inputs,
     ) -> CausalLMOutputWithPast:
         """Return logits (B, T, V) float32 and, with labels, the loss.
 
         labels: as input_ids, -100 at tokens without a loss.
-        logits_to_keep: only of that many last tokens; 0: of all. Other
+        logits_to_keep: only of that many last tokens; 0: of all.
+        num_items_in_batch: what the sum of the losses is divided by, None
+        for their number, as Trainer accumulates gradients. Other
         arguments: see `encode`.
         """
         encoded = self.encode(input_ids, attention_mask, **inputs)
@@ -263,10 +277,15 @@ class PosencWithLogits(PosencPreTrained):
         assert hidden is not None  # transformers' outputs may lack them
         with self.autocast(hidden.device):
             logits = hidden[:, -logits_to_keep:] @ self.model.output_layer.weight.T
-        logits = logits.float()
+        logits = at_least_float32(logits)
         loss = None
         if labels is not None:
-            loss = self.loss_function(logits, labels, self.config.vocab_size)
+            loss = self.loss_function(
+                logits,
+                labels,
+                self.config.vocab_size,
+                num_items_in_batch=num_items_in_batch,
+            )
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -336,6 +355,11 @@ def hash_file(path: str | Path) -> str:
     """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Return x as float32, or as float64 if it is."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def is_padded(attention_mask: Tensor | None) -> TypeGuard[Tensor]:

@@ -25,6 +25,8 @@ from text_data.tokenizer import END_OF_TEXT, TiktokenTokenizer, load_tokenizer
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
+from transformers import DataCollatorForLanguageModeling  # noqa: E402
+
 NASTY = "naïve  é😀中文\u0301 \r\n\t\x01\ufeff 's'S 12345 \n\n  end  </s> [CLS] "
 CL100K = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|"
@@ -62,11 +64,20 @@ def check_export(run, out, ours):
     return theirs
 
 
+def check_labels(theirs, ours):
+    """Padding is not the end of a text, to which collators then give no loss: none, as GPT-2."""
+    assert theirs.pad_token is None and theirs.eos_token_id == ours.eot
+    theirs.add_special_tokens({"pad_token": "<|pad|>"})
+    collate = DataCollatorForLanguageModeling(theirs, mlm=False)
+    batch = collate([theirs("1: some" + theirs.eos_token)])
+    assert batch["labels"].tolist() == [[*ours.encode("1: some"), ours.eot]]
+
+
 def test_bpe_run_without_its_data(text, tmp_path, capsys, refused):
     run, ours = train(text, tmp_path, "bpe:300")
     sample.main([str(run), "--prompt", "1: é", "--max_new_tokens", "9", "--device", "cpu"])
     assert "\n1: é" in capsys.readouterr().out
-    check_export(run, tmp_path / "exported", ours)
+    check_labels(check_export(run, tmp_path / "exported", ours), ours)
     source = tmp_path / "scenes.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in EXAMPLES))
     eval_hellaswag.main([str(run), "--source", str(source), "--device", "cpu"])
@@ -131,6 +142,7 @@ def test_tiktoken_encodings_in_transformers(which):
     except InputError:
         pytest.skip("needs GPT-2's vocabulary: set TIKTOKEN_CACHE_DIR")
     theirs = build_tokenizer(ours)
+    check_labels(theirs, ours)
     texts = NASTY, "The thing's 1234567 in  the\n\nend   \n x  ", "  \r\n\n THE'S\n"
     for text in (*texts, "a \n", " \n "):
         assert theirs(text).input_ids == ours.encode(text)

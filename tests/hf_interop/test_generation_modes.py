@@ -14,11 +14,11 @@ from model import GPTConfig
 TOKENS = torch.tensor([[3, *b"12: line 7 of 4"], [5, *b"3: line 9 of 12"]])
 
 
-def make_model(pe: str, dtype: torch.dtype = torch.float32) -> PosencForCausalLM:
+def make_model(pe: str, dtype: torch.dtype = torch.float32, **changes) -> PosencForCausalLM:
     """Return an exported decoder with large random weights, whose likeliest tokens are no ties."""
     torch.manual_seed(1)
     shape = {"size": "custom", "n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 64}
-    settings = dataclasses.asdict(GPTConfig(pe=pe, vocab_size=257, **shape))
+    settings = dataclasses.asdict(GPTConfig(pe=pe, vocab_size=257, **(shape | changes)))
     model = PosencForCausalLM(PosencConfig(**settings)).eval()
     for parameter in model.parameters():
         if parameter.ndim == 2:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 from runtime import checkpoints
 
@@ -123,7 +122,7 @@ def test_logits_are_those_of_transformers(imported, name):
     for logits in (model(tokens), cached):
         torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
 
-    tokenizer = SimpleNamespace(vocab_size=270, eot=0)
+    tokenizer = tokenizers_of_ours.run_tokenizer(run, checkpoint)
     export = export_hf.build_hf_model(model, checkpoint, tokenizer)
     mask = torch.ones_like(tokens)
     mask[0, :25] = 0

@@ -32,7 +32,7 @@ def test_imported_gpt2_can_be_evaluated_but_not_resumed(tmp_path, refused):
     assert "pass its folder" in refused(import_pretrained.main, weights, "--out_dir", out)[0]
     import_pretrained.main([str(folder), "--out_dir", str(out)])
     (line,) = refused(import_pretrained.main, folder, "--out_dir", out)
-    assert line.endswith("already holds files: remove it, or use another --out_dir")
+    assert line.endswith("already holds files: remove it, or choose another --out_dir")
     (line,) = refused(train_gpt.main, "--config", out / "config.yaml", "--init_from", out)
     assert line.endswith(f"is of an imported model: pass --init_from {out}")
     weights.rename(folder / "pytorch_model.bin")
