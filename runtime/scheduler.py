@@ -27,6 +27,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -174,7 +175,7 @@ class Scheduler:
             self.start(job, free[:count])
 
     def start(
-        self, job: Job, places: tuple[int, ...] = (), records: list[str] = ()
+        self, job: Job, places: tuple[int, ...] = (), records: Iterable[str] = ()
     ) -> None:
         """Start a job, unless it is recorded, or another call runs it."""
         path = self.log_of(job)
