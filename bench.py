@@ -58,8 +58,6 @@ class Config:
     """context lengths in tokens, separated by commas; compare: one"""
     model: str = "tiny"
     """size of the model: quickstart, tiny, small, medium, large or xl"""
-    vocab_size: int = cli.limited(GPTConfig.vocab_size, 2, 10**7)
-    """size of the vocabulary"""
     micro_batch: int = cli.limited(4, 1, 10**9)
     """train, attention, eval, compare (training): sequences per pass"""
     steps: int = cli.limited(1, 1, 10**6)
@@ -71,8 +69,6 @@ class Config:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """dtype of matrix products; auto: bfloat16 if the hardware supports it, otherwise float16 on
     GPUs and float32 on CPUs"""
-    compile: bool | None = None
-    """torch.compile; null: as the programs do: train and attention on GPUs"""
     repeats: int = cli.limited(5, 1, 10**6)
     """counted rounds"""
     out: str | None = None
@@ -140,9 +136,7 @@ def measure(
     name: str, config: Config, device: torch.device, dtype: torch.dtype
 ) -> Iterator[dict]:
     """Yield the result of a benchmark after each encoding, or row of the comparison."""
-    compiles = config.compile
-    if compiles is None:
-        compiles = device.type == "cuda" and name in ("train", "attention")
+    compiles = device.type == "cuda" and name in ("train", "attention")  # as in training
     result: dict = {
         "model": config.model,
         "micro_batch": 1 if name == "generate" else config.micro_batch,
@@ -163,16 +157,12 @@ def measure(
             compiles,
             config.steps,
             config.micro_batches,
-            {"vocab_size": config.vocab_size},
         )
         for context in config.contexts()
     ]
     if name == "compare":
         yield from compare(config, settings[0], result)
         return
-    if compiles:
-        # Models of all encodings and paths share the same code objects.
-        torch._dynamo.config.recompile_limit = 16 * len(config.names())
     result["contexts"] = {}
     for setting in settings:
         # None: beyond the encoding's longest context, or out of memory
@@ -189,9 +179,10 @@ def measure_encodings(
     clock = measure_gpu_seconds if name == "attention" else measure_seconds
     peak = devices.peak_flops(devices.describe(device), setting.dtype)
     if setting.compile:
-        # Otherwise the second context would be compiled for dynamic
-        # shapes.
+        # Otherwise the second context would be compiled for dynamic shapes.
         torch.compiler.reset()
+        # Models of all encodings and paths share the same code objects.
+        torch._dynamo.config.recompile_limit = 16 * len(config.names())
     companions: dict[str, BenchmarkCase] = {}
     for group in (BASELINES, *([pe] for pe in config.names() if pe not in BASELINES)):
         label = f"{name} of {' and '.join(group)} at {setting.context:,} tokens"
@@ -236,7 +227,6 @@ def print_fastest_paths(cases: dict[str, BenchmarkCase], entries: dict, label: s
 
 def compare(config: Config, setting: Setting, result: dict) -> Iterator[dict]:
     """Yield the comparison with other people's code after each of its rows."""
-    setting.shape = {}
     result |= {"context": setting.context, "rows": [], "skipped": {}}
     for row in comparison.measure_rows(setting, config.repeats, result["skipped"]):
         result["rows"].append(row)

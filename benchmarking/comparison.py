@@ -9,8 +9,6 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from runtime import checkpoints, devices
-
 import torch
 
 from benchmarking import baselines
@@ -18,9 +16,7 @@ from benchmarking.cases import generation_cases, generation_task, train_case
 from benchmarking.setting import SEED, BenchmarkCase, Setting, interleave
 from errors import InputError
 from model import GPT, GPTConfig
-from text_data.data_loader import BATCH_TOKENS
 
-EVALUATED_TOKENS = 32_768  # of the text that both evaluations predict
 PRODUCT_SIZE = {"cpu": 2048, "cuda": 8192}  # rows and columns of the matrices
 
 LLAMA = ", llama block"  # after an encoding
@@ -67,55 +63,6 @@ def generate(pe: str, setting: Setting) -> Pair:
     return cases[pe], BenchmarkCase(prepare, new_tokens)
 
 
-def evaluate(pe: str, setting: Setting) -> Pair:
-    """Return the losses of a text by overlapping windows, and by transformers' recipe for them.
-
-    "Perplexity of fixed-length models" in its documentation: windows
-    overlap by half, and each predicts its last half. Ours are evaluated
-    in batches, as in eval_extrapolation.py, and have logits of these
-    tokens only.
-    """
-    stride = setting.context // 2
-    length = 2 * stride
-    total = max(2, EVALUATED_TOKENS // stride) * stride
-    model = setting.build_model(pe, length).eval()
-    torch.manual_seed(SEED)
-    text = torch.randint(model.config.vocab_size, (total + 1,), device=setting.device)
-    inputs = text[:-1].unfold(0, length, stride)  # (windows, length)
-    targets = text[1:].unfold(0, length, stride)
-    config = GPTConfig(size=setting.model, pe="learnable")
-    theirs = baselines.make_transformers_model(config, length)
-    theirs = theirs.to(setting.device, setting.dtype).eval()
-    checkpoints.cast_blocks(model, setting.dtype)
-
-    def ours():
-        with devices.autocast(setting.device, setting.dtype):
-            losses = [model.losses(inputs[:1], targets[:1])]
-            batches = inputs[1:].split(max(1, BATCH_TOKENS // length))
-            counted = targets[1:, -stride:].split(max(1, BATCH_TOKENS // length))
-            losses += [model.losses(*batch) for batch in zip(batches, counted, strict=True)]
-        return torch.cat([loss.flatten() for loss in losses])
-
-    @torch.no_grad()
-    def recipe():
-        losses, predicted_to = [], 0
-        for begin in range(0, total, stride):
-            end = min(begin + length, total)
-            tokens = text[None, begin:end]
-            labels = tokens.clone()
-            labels[:, : predicted_to - end] = -100  # not predicted again
-            losses.append(theirs(tokens, labels=labels).loss)
-            predicted_to = end
-            if end == total:
-                break
-        return torch.stack(losses)
-
-    flops = inputs.numel() * model.flops_per_token(length, stride) / 3 / total
-    return BenchmarkCase(lambda: ours, total, flops=flops), BenchmarkCase(
-        lambda: recipe, total
-    )
-
-
 # What is compared, the encoding, with what, and the function that
 # returns the pair.
 STEP = "training step"
@@ -128,8 +75,6 @@ ROWS: list[tuple[str, str, str, Callable[[str, Setting], Pair]]] = [
     ("generation", "learnable", "transformers", generate),
     ("generation", "rope", "transformers", generate),
     ("generation", "cable", "transformers", generate),
-    ("evaluation", "learnable", "transformers, sliding window", evaluate),
-    ("evaluation", "cable", "transformers, sliding window", evaluate),
 ]
 
 

@@ -1,5 +1,6 @@
 """bench.py: numbers follow from the seconds, and invalid input is refused. No test checks speed."""
 
+import dataclasses
 import functools
 import json
 import shlex
@@ -8,6 +9,7 @@ from runtime.validation import find_mismatch
 
 import pytest
 import torch
+from test_cases import PLAIN
 
 import bench
 import model
@@ -17,9 +19,7 @@ from errors import InputError
 from evaluation.record_schema import Comparison, Speed
 from model import GPT, GPTConfig
 
-SMALL = shlex.split(
-    "--model quickstart --vocab_size 320 --micro_batch 2 --repeats 3 --device cpu --dtype float32"
-)
+SMALL = shlex.split("--model quickstart --micro_batch 2 --repeats 3 --device cpu --dtype float32")
 NAMES = ("train", "attention", "generate", "eval")
 
 
@@ -65,7 +65,7 @@ def test_attention_is_compared_with_sdpa_and_the_dense_path(record):
 
 def test_memory_is_that_of_the_tensors(record):
     """Counted by hand for the quickstart model: 4 layers, 4 heads of 32, width 128."""
-    parameters = GPT(GPTConfig(size="quickstart", pe="nope", vocab_size=320)).parameter_count()
+    parameters = GPT(GPTConfig(size="quickstart", pe="nope")).parameter_count()
     cable = 4 * 2 * (128 + 1) * 4  # a layer's w_c and w_s, with biases
     cache = 4 * 2 * 128 * 4  # bytes of a token: layers, keys and values, columns
     for name in NAMES:
@@ -132,10 +132,13 @@ def test_every_encoding_is_compiled(monkeypatch):
     compiled = functools.partial(torch.compile, backend=backend, fullgraph=True)
     monkeypatch.setattr(torch, "compile", compiled)
     names = "cable,alibi,kerple"  # with rope and nope, at two lengths: 10 graphs
-    options = {"model": "quickstart", "vocab_size": 320, "repeats": 1, "compile": True}
-    config = bench.Config(what=["eval"], encodings=names, context="8,10", **options)
-    *_, last = bench.measure("eval", config, torch.device("cpu"), torch.float32)
-    assert last["compile"] and len(last["contexts"]["10"]) == 5 and len(graphs) == 10
+    config = bench.Config(what=["eval"], encodings=names, repeats=1)
+    for context in (8, 10):
+        setting = dataclasses.replace(PLAIN, context=context, compile=True)
+        entries = dict.fromkeys(config.names())
+        assert len([*bench.measure_encodings("eval", config, setting, entries)]) == 4
+        assert all(entries.values())
+    assert len(entries) == 5 and len(graphs) == 10
 
 
 def instant(setting, pe):

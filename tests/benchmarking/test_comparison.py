@@ -3,7 +3,6 @@
 import dataclasses
 import sys
 import types
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -68,37 +67,6 @@ def test_both_generate_as_many_tokens_after_the_prompt(pe, monkeypatch):
     assert tokens.tolist() == plain.tolist()
     weights = ours.measure(1.0)["weights"] / cases.weights_of(models[0])
     assert 0.8 < weights < 1.2 or pe == "cable"  # of the same size and dtype
-
-
-@pytest.mark.parametrize("context, windows", [(8, 9), (9, 9), (40, 1)])
-def test_both_evaluations_predict_all_tokens_once(context, windows, monkeypatch):
-    """By the same windows; the recipe's last inputs are our last targets but one."""
-    calls = []
-
-    class Theirs(torch.nn.Module):
-        def forward(self, tokens, labels):
-            assert tokens.size(1) == context // 2 * 2
-            calls.append(labels[:, 1:][labels[:, 1:] >= 0])
-            return SimpleNamespace(loss=torch.zeros(()))
-
-    setting = dataclasses.replace(SHAPE, context=context)
-    monkeypatch.setattr(baselines, "make_transformers_model", lambda *_: Theirs())
-    monkeypatch.setattr(comparison, "EVALUATED_TOKENS", 40)
-    monkeypatch.setattr(comparison, "BATCH_TOKENS", 24)  # three windows of 8
-    ours, theirs = comparison.evaluate("learnable", setting)
-    losses = ours.prepare()()
-    theirs.prepare()()
-    torch.manual_seed(comparison.SEED)
-    text = torch.randint(64, (1, 41))
-    assert len(calls) == windows and torch.cat(calls).tolist() == text[0, 1:40].tolist()
-    assert ours.tokens == losses.numel() == 40
-    length, stride = context // 2 * 2, context // 2
-    model = setting.build_model("learnable", length).eval()
-    # A forward pass of all windows is a third of a training step.
-    passes = windows * length * model.flops_per_token(length, stride) / 3
-    assert ours.flops * 40 == pytest.approx(passes)
-    last = model.losses(text[:, 40 - length : 40], text[:, 41 - stride :])
-    torch.testing.assert_close(losses[-stride:], last[0])
 
 
 def test_other_networks_are_named_if_missing(monkeypatch):
