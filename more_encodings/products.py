@@ -14,7 +14,9 @@ class PaTH(Encoding):
 
     w = x V U, normalized per head; V: C -> 32 and U: 32 -> C. The authors'
     short convolution of w along the text is not implemented. Combines with
-    biases, as in `path+fox`.
+    biases, as in `path+fox`: flash-linear-attention multiplies the sums of
+    `fox` by the scale of the logits; this repository does not, like the
+    Forgetting Transformer.
     Source: Yang et al. 2025 (PaTH), arXiv 2505.16381
     """
 

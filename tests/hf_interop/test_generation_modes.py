@@ -38,6 +38,18 @@ def test_every_cache_gives_the_logits_without_a_cache(pe):
         torch.testing.assert_close(torch.cat(parts, 1), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("pe", ["cable", "diet-abs", "path+fox", "wall"])
+@torch.no_grad()
+def test_heads_that_share_keys_keep_their_features_in_order(pe):
+    """Each key of the cache has columns of two heads, whose encodings differ."""
+    model = make_model(pe, block="llama", n_head=4, n_kv_head=2, n_embd=32)
+    expected = model(TOKENS).logits
+    cache, pieces = DynamicCache(config=model.config), TOKENS.split((1, 6, 1, 8), 1)
+    parts = [model(part, past_key_values=cache, use_cache=True).logits for part in pieces]
+    torch.testing.assert_close(torch.cat(parts, 1), expected, atol=1e-5, rtol=1e-5)
+    assert cache.layers[0].keys.size(1) == 2 and cache.layers[0].keys.size(3) > 8
+
+
 @pytest.mark.parametrize("pe", KINDS)
 @pytest.mark.parametrize(
     "mode",

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import export_hf
 import import_pretrained
+import sample
 from errors import InputError
 from text_data.tokenizer import load_tokenizer
 
@@ -329,3 +330,26 @@ def test_a_corrupt_gguf_is_refused(tmp_path, refused):
     path.write_bytes(path.read_bytes()[:3000])
     (line,) = refused(import_pretrained.main, path, "--out_dir", tmp_path / "run")
     assert "model.gguf cannot be read by transformers (" in line
+
+
+def test_samples_keep_the_space_after_the_prompt(tmp_path, monkeypatch, capsys):
+    """Decoders of SentencePiece's kind remove the space before the first word."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    words = ["</s>", "▁river", "▁stone", "▁cloud", "▁music"]
+    backend = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, "</s>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    folder, run = save(tmp_path / "model"), tmp_path / "run"
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="</s>"
+    ).save_pretrained(folder)
+    import_pretrained.main([str(folder), "--out_dir", str(run)])
+    monkeypatch.setattr(sample, "generate", lambda *_: iter([{0: 4}, {0: 2}]))
+    for prompt, text in (
+        ("river stone cloud", "river stone cloud music stone"),
+        ("", "music stone"),
+    ):
+        capsys.readouterr()
+        sample.main([str(run), "--prompt", prompt, "--device", "cpu", "--dtype", "float32"])
+        assert capsys.readouterr().out.splitlines()[-1] == text
