@@ -197,14 +197,12 @@ def draw_heads(file, matrices, decay, labels: list[str] | None, title: str):
     rows, parts = -(-heads // columns), len(ratios)
     height = rows * sum(ratios) * 0.3 * figures.WIDTH / max(2, columns)
     with figures.new_figure(file, 0.6 + height, title) as figure:
-        grid = figure.add_gridspec(rows * parts, columns, height_ratios=ratios * rows)
-        tops, bottoms = [], []
-        for head in range(heads):
-            first, column = parts * (head // columns), head % columns
-            tops.append(figure.add_subplot(grid[first, column]))
-            bottoms.append(
-                tops[-1] if decay is None else figure.add_subplot(grid[first + 1, column])
-            )
+        grid = figure.subplots(
+            rows * parts, columns, squeeze=False, height_ratios=ratios * rows
+        )
+        for unused in grid[-parts:, 1 + (heads - 1) % columns :].flat:
+            unused.remove()
+        tops, bottoms = grid[::parts].flat[:heads], grid[parts - 1 :: parts].flat[:heads]
         titles = [f"head {head}" if heads > 1 else "" for head in range(heads)]
         draw_matrices(figure, tops, matrices, titles)
         for head, (top, bottom) in enumerate(zip(tops, bottoms, strict=True)):
@@ -257,8 +255,6 @@ class DistancesConfig:
 
     encodings: list[str] = field(default_factory=list)
     """encodings whose bias depends on the distance alone: sandwich, alibi, kerple, t5, ..."""
-    plugin: dict[str, str] | None = None
-    """name and SHA-256 of the files with encodings of your own"""
     context: int = cli.limited(8192, 2, 10**8)
     """number of tokens"""
     fit: int | None = None
