@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, devices, job_report
-from runtime.checkpoints import load_checkpoint
+from runtime.checkpoints import load_checkpoint, runs_among
 from runtime.validation import find_mismatch
 
 import msgspec
@@ -57,6 +57,7 @@ class Config(runner.EvaluationConfig):
 def main(argv=None):
     config = cli.parse(Config, argv, __doc__, positional=runner.RUNS_ARGUMENT)
     with runner.evaluation_ranks(config) as ranks:
+        config.runs = runs_among(config.runs)
         for run in config.runs:
             load_checkpoint(run, causal=True)  # raises before a download
         examples = load_examples(config.source)

@@ -242,7 +242,9 @@ def _parse_options(name: str, cls: type[Encoding], words: str, problems: list[st
                 problems.append(f"{name}: {option} is '{value}': use a number, as in 0.5")
             options[option] = number
         elif not is_integer:
-            is_meant = number is not None and number == int(number) and smallest <= number < 1e12
+            is_meant = (
+                number is not None and number == int(number) and smallest <= number < 1e12
+            )
             example = int(number) if number and is_meant else 8
             problems.append(
                 f"{name}: {option} is '{value}': it must be an integer of at least "

@@ -27,8 +27,10 @@ from typing import Literal
 
 from runtime import devices, distributed, job_report
 from runtime.checkpoints import (
+    checkpoint_path,
     load_checkpoint,
     load_model,
+    runs_among,
     trained_steps,
     training_settings,
 )
@@ -170,6 +172,7 @@ def run_evaluation(
     """
     with evaluation_ranks(config) as ranks:
         plans = []
+        config.runs = runs_among(config.runs)
         for run in config.runs:
             checkpoint = load_checkpoint(run, causal)
             shards = shards_for_run(run, checkpoint, config.data, config.split)
@@ -198,9 +201,17 @@ def evaluation_ranks(config: EvaluationConfig) -> Iterator[Ranks]:
 
 
 def load_run(run: str, config: EvaluationConfig, ranks: Ranks, **options) -> LoadedRun:
-    """Return a run's newest checkpoint, or a file, ready to be evaluated."""
+    """Return a run's newest checkpoint, or a file, ready to be evaluated.
+
+    One rank chooses it, because a training may write another one. Raises
+    InputError if ranks have read different weights.
+    """
     processes, device, dtype = ranks
-    model, checkpoint = load_model(run, device, config.attention, dtype=dtype, **options)
+    path = processes.gather(str(checkpoint_path(run)))[0]
+    model, checkpoint = load_model(path, device, config.attention, dtype=dtype, **options)
+    if len({*processes.gather(checkpoint["sha256"])}) > 1:
+        what = f"ranks have read different weights from {path}"
+        raise InputError(f"{what}: use a folder that all machines share")
     return LoadedRun(run, model, checkpoint, processes, device, dtype)
 
 

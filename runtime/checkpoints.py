@@ -119,6 +119,21 @@ def checkpoint_path(run: str | Path) -> Path:
     raise InputError(f"{run} contains no checkpoint: {remedy}")
 
 
+def runs_among(paths: list[str]) -> list[str]:
+    """Return paths without those that are no runs, which a note names, if others are."""
+    runs = [
+        path
+        for path in paths
+        if (list_checkpoints(path) if os.path.isdir(path) else path.endswith(".pt"))
+    ]
+    others = [path for path in paths if path not in runs and os.path.exists(path)]
+    if not (runs and others):
+        return paths
+    more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+    print(f"note: left out, as they contain no checkpoint: {' '.join(others[:5])}{more}")
+    return [path for path in paths if path not in others]
+
+
 def load_checkpoint(
     run: str | Path, causal: bool | None = None, check_plugins: bool = True
 ) -> dict:

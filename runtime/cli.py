@@ -335,7 +335,8 @@ def run(main) -> None:
         elif not problems:
             raise
         for problem in problems:
-            print(f"error: {problem}", file=sys.stderr)
+            shown = "".join(x if x.isprintable() else ascii(x)[1:-1] for x in problem)
+            print(f"error: {shown}", file=sys.stderr)
         sys.exit(2)
 
 

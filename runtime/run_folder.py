@@ -101,6 +101,16 @@ class Run:
             is_same = _identity(old.get(name)) == _identity(value)
             if not is_same and name not in MAY_CHANGE_ON_RESUME:
                 changed[name] = [old.get(name), value]
+        if (
+            changed
+            and changed.keys() <= MAY_BE_OVERRIDDEN
+            and self.step >= self.config["steps"]
+        ):
+            names = " ".join(sorted(changed))
+            raise InputError(
+                f"--resume: {self.folder} has finished {self.step} steps, so that another {names} "
+                "has no effect: use more --steps, or another --out_dir"
+            )
         old_steps, steps = changed.get("steps", (0, 0))
         allowed = override | ({"steps"} if steps > old_steps else set())
         refused = {name: change for name, change in changed.items() if name not in allowed}

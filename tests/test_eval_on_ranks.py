@@ -4,8 +4,14 @@ import json
 import shutil
 import subprocess
 
+from runtime import checkpoints, distributed
+
 import pytest
+import torch
 from conftest import ROOT, search_path
+
+from errors import InputError
+from evaluation import runner
 
 EVALUATIONS = {
     "eval_extrapolation.py": ["--lengths", "16,64", "--stride", "16", "--max_tokens", "1024"],
@@ -57,3 +63,36 @@ def test_two_ranks_write_the_record_of_one(program, trained, data_dir, tmp_path,
     assert rounded(records[0]) == rounded(records[1])
     assert outputs[1].count("record: ") == 1
     assert not again or outputs[2].count("is already evaluated") == 1
+
+
+def test_ranks_evaluate_the_checkpoint_that_the_first_one_chose(trained, tmp_path, monkeypatch):
+    """As while a training writes another one; other weights under its name are refused."""
+    run = shutil.copytree(trained("cable"), tmp_path / "run")
+    chosen = shutil.copytree(trained("alibi"), tmp_path / "chosen") / "checkpoint_0000006.pt"
+    config = runner.EvaluationConfig(runs=[str(run)])
+    first = {}
+
+    def gather(value):  # of the first rank, and of this one
+        return [str(chosen) if "/" in value else first.get("sha256", value), value]
+
+    processes = distributed.Processes(rank=1, world_size=2)
+    monkeypatch.setattr(processes, "gather", gather)
+    ranks = processes, torch.device("cpu"), torch.float32
+    assert runner.load_run(str(run), config, ranks).model.config.pe == "alibi"
+    first["sha256"] = "0" * 64
+    with pytest.raises(InputError, match="ranks have read different weights"):
+        runner.load_run(str(run), config, ranks)
+
+
+def test_paths_that_are_no_runs_are_left_out(trained, tmp_path, capsys):
+    """As of runs/quickstart/*; alone they are errors."""
+    run = str(trained("cable"))
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "table.md").touch()
+    others = [str(tmp_path / "logs"), str(tmp_path / "table.md")]
+    assert checkpoints.runs_among([others[0], run, others[1]]) == [run]
+    note = f"note: left out, as they contain no checkpoint: {' '.join(others)}\n"
+    assert capsys.readouterr().out == note
+    assert checkpoints.runs_among(others) == others
+    missing = str(tmp_path / "missing")
+    assert checkpoints.runs_among([run, missing]) == [run, missing]

@@ -261,3 +261,19 @@ def test_characters_of_several_bytes_are_printed_whole(trained, capsys, monkeypa
     monkeypatch.setattr(sample, "generate", generate)
     assert generate_text(capsys, trained("cable")) == "é😀\n"
     assert models[0].token_count == 257  # without padding of the vocabulary
+
+
+def test_prompts_of_a_file_and_several_samples(trained, tmp_path, capsys, refused):
+    """A line is a prompt; each sample has the seed of the one-prompt call."""
+    (tmp_path / "prompts.txt").write_text("def\n\nclass\n")
+    flags = [trained("cable"), "--max_new_tokens", 8, "--temperature", 1]
+    found = generate_text(capsys, *flags, "--prompt_file", tmp_path / "prompts.txt", "--samples", 2)
+    expected = [
+        generate_text(capsys, *flags, "--prompt", prompt, "--seed", seed)
+        for prompt in ("def", "class")
+        for seed in (1, 2)
+    ]
+    assert found == "".join(expected) and len(set(expected)) == 4
+    (tmp_path / "empty.txt").write_text("\n")
+    (line,) = refused(sample.main, *flags, "--prompt_file", tmp_path / "empty.txt")
+    assert "has no prompts: write one per line" in line

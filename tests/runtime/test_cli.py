@@ -166,3 +166,8 @@ def test_size_replaces_the_shape_of_earlier_sources(tmp_path):
 def test_all_problems_are_listed(refused):
     lines = refused(train_gpt.main, "--lr", "0", "--n_embd", "7", "--n_head", "2", "--steps", "-5")
     assert [line.split()[1] for line in lines] == ["steps", "min_lr", "n_embd"]
+
+
+def test_control_characters_are_escaped_in_errors(refused):
+    (line,) = refused(train_gpt.main, "--config", "a\x1b[31m\u202eb.yaml")
+    assert "a\\x1b[31m\\u202eb.yaml" in line

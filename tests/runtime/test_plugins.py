@@ -287,7 +287,7 @@ def test_another_version_is_refused_with_the_path_of_the_copy(
     version = f"another version of the plugin my-slope.py (SHA-256 {sha256_of(slope)[:12]})"
     assert version in line and line.endswith(f"pass --plugin {run}/my-slope.py")
     with unregister_plugins():
-        flags = train_flags(data_dir, run, "--resume", "--plugin", changed)
+        flags = train_flags(data_dir, run, "--resume", "--plugin", changed, "--steps", 8)
         (line,) = refused(train_gpt.main, *flags)
     old, new = (f"my-slope.py {sha256_of(path)[:12]}" for path in (slope, changed))
     assert f"{run} was trained with plugin {old}, not {new}: use the same, or pass " in line
