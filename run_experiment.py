@@ -223,7 +223,7 @@ class Experiment:
         self.report = Job(f"report {self.out.name}", words, prints=True)
         self.jobs: list[Job] = []
         if config.train or config.pretrained:
-            self.data, _, self.needs = self.prepare(config.data)
+            self.data, *_ = self.prepare(config.data)
         if config.pretrained:
             words = ["import_pretrained.py", *split(config.pretrained)]
             self.add_run(words, self.out / "weights")
@@ -248,9 +248,12 @@ class Experiment:
         self.jobs.append(job)
         return job
 
-    def prepare(self, name: str) -> tuple[str, str, list[Job]]:
-        """Return a data set's folder, its split, and the job that makes it, if any."""
-        folder, split, words = prepare_command(name, self.config.scale)
+    def prepare(self, name: str, tokens: int = 0) -> tuple[str, str, list[Job]]:
+        """Return a data set's folder, its split, and the job that makes it, if any.
+
+        tokens: that a training reads.
+        """
+        folder, split, words = prepare_command(name, self.config.scale, tokens)
         name = f"prepare {Path(folder).name}"
         return folder, split, [self.add(name, words, [])] if words else []
 
@@ -281,7 +284,9 @@ class Experiment:
     ) -> None:
         """Add a job that makes a model, and its evaluations."""
         config, name = self.config, f"train {run.parent.name}/{run.name}"
-        job = self.add(name, [*words, "--out_dir", str(run)], self.needs, run)
+        tokens = trained.steps * trained.tokens_per_step if trained else 0
+        *_, needs = self.prepare(config.data, tokens)
+        job = self.add(name, [*words, "--out_dir", str(run)], needs, run)
         for text in config.evaluate_on or [config.data]:
             folder, split, needs = self.prepare(text)
             for setting, programs in EVALUATIONS.items():

@@ -8,6 +8,7 @@ machine's GPUs, or else of an H100 and of this CPU. Calls with the same
 file COST_LEDGER add up: a job that several of them list counts once.
 """
 
+import dataclasses
 import functools
 import json
 import os
@@ -78,8 +79,7 @@ def estimate_training(config, made: dict) -> tuple[GPT, Cost, str]:
         note = "\n".join(settings.describe_epochs(config, total))
     if config.objective == "recall":
         vocab_size = recall_task.SYMBOLS
-    with torch.device("meta"):  # shapes only, no memory
-        model = GPT(config.gpt_config(vocab_size))
+    model = make_model(**dataclasses.asdict(config.gpt_config(vocab_size)))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     attention_path.choose_path(model, config, torch.device(device))
     targets = {  # tokens of a sequence whose logits are computed
@@ -95,6 +95,13 @@ def estimate_training(config, made: dict) -> tuple[GPT, Cost, str]:
         Cost("trainings", config.steps * config.tokens_per_step * flops, disk),
         note,
     )
+
+
+@functools.cache
+def make_model(**shape) -> GPT:
+    """Return a model of shapes only, without memory."""
+    with torch.device("meta"):
+        return GPT(GPTConfig(**shape))
 
 
 def flops_per_token(model: GPT, length: int, predicted: int) -> float:

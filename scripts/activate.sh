@@ -46,10 +46,10 @@ experiment() {
     failed=$((failed | status))
 }
 
-# Dry runs add up the cost of a script's calls.
+# The costs of a script's dry runs add up in a file that ends with the script.
 if [[ " $* " == *" --dry_run "* ]] && [ -z "${COST_LEDGER:-}" ]; then
-    COST_LEDGER=$(mktemp) && export COST_LEDGER
-    trap 'rm -f "$COST_LEDGER"' EXIT
+    ledger=$(mktemp) && exec 9<>"$ledger" && rm "$ledger"
+    export COST_LEDGER=/proc/$$/fd/9
 fi
 
 # line WORD...: print a command for --commands.

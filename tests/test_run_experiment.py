@@ -20,6 +20,7 @@ import yaml
 from conftest import ROOT, search_path, wait_for, write_plugin, write_program
 from test_docs import check_python, stop_after_parsing  # noqa: F401
 
+import prepare_fineweb
 import run_experiment
 from benchmarking import cost
 from model import GPT, GPTConfig
@@ -38,32 +39,40 @@ FIRST = {"authors_checkpoint": ["weights.pt"], "half_hour": ["gpt2"]}
 # The jobs of the scripts
 
 
-def calls_of(name, folder, *words):
-    """Return the argument lists with which a script calls run_experiment.py.
+def calls_of(name, folder, *words, answer=lambda flags: "data/mine\nruns/rope\n"):
+    """Return the flags with which a script calls run_experiment.py; --commands has its lines.
 
-    As if each call had trained one run, `rope`; --commands has the lines of standard input.
+    answer: what each call writes to EXPERIMENT_VARIABLES, a function of its flags; by default as if
+    it had trained one run, `rope`.
     """
-    log, program = folder / "calls", folder / "bin" / "python"
+    program, asked, answered = (folder / path for path in ("bin/python", "asked", "answered"))
     code = f"""#!/bin/bash
-printf '%s\\0' "$@" >>{log}
-case "$*" in *"--commands -"*) printf '\\2' >>{log}; cat >>{log} ;; esac
-printf '\\1' >>{log}
-if [ -n "$EXPERIMENT_VARIABLES" ]; then echo data/mine >"$EXPERIMENT_VARIABLES"; fi
-if [ -n "$EXPERIMENT_VARIABLES" ]; then echo runs/rope >>"$EXPERIMENT_VARIABLES"; fi
+{{
+    printf '%s\\0' "$@"
+    case "$*" in *"--commands -"*) printf '\\2'; cat ;; esac
+}} >{asked}
+cat {answered} >"${{EXPERIMENT_VARIABLES:-/dev/null}}"
 """
     write_program(program, code)
+    for pipe in (asked, answered):
+        os.mkfifo(pipe)
     environment = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
-    command = ["bash", str(ROOT / "scripts" / f"{name}.sh"), *FIRST.get(name, []), *words]
-    subprocess.run([*map(str, command)], env=environment, check=True, capture_output=True)
+    script = ["bash", str(ROOT / "scripts" / f"{name}.sh"), *FIRST.get(name, []), *words]
+    command = f"{shlex.join(map(str, script))}; printf $? >{asked}"
     calls = []
-    for text in log.read_text().split("\1")[:-1]:
-        arguments, _, lines = text.partition("\2")
-        _, *flags = arguments.split("\0")[:-1]
-        if lines:
-            place = flags.index("-")
-            flags[place : place + 1] = lines.splitlines()
-        calls += [flags] if arguments.startswith("run_experiment.py\0") else []
-    log.unlink()
+    with subprocess.Popen(["bash", "-c", command], env=environment, stdout=subprocess.DEVNULL):
+        while "\0" in (text := asked.read_text()):
+            arguments, _, lines = text.partition("\2")
+            program, *flags = arguments.split("\0")[:-1]
+            if lines:
+                place = flags.index("-")
+                flags[place : place + 1] = lines.splitlines()
+            is_call = program == "run_experiment.py"
+            calls += [flags] if is_call else []
+            answered.write_text(answer(flags) if is_call else "")
+    assert text == "0"
+    for pipe in (asked, answered):
+        pipe.unlink()
     return calls
 
 
@@ -134,6 +143,45 @@ def test_dry_run_measures_this_cpu(tmp_path, monkeypatch, capsys):
 
 def jobs_of(*words):
     return {job.name: job for job in experiment(shlex.split(" ".join(words))).jobs}
+
+
+@pytest.mark.parametrize("name", [*TRAININGS, "figure3"])
+def test_headers_state_the_cost_of_the_dry_run(name, tmp_path, monkeypatch, capsys):
+    """At full scale, without data, on a machine without GPUs."""
+    monkeypatch.chdir(tmp_path)
+    Path("configs").symlink_to(ROOT / "configs")
+    monkeypatch.setattr(cost, "measure_cpu", lambda: None)
+    variables, ledger = tmp_path / "variables", tmp_path / "ledger"
+    monkeypatch.setenv("EXPERIMENT_VARIABLES", str(variables))
+    monkeypatch.setenv("COST_LEDGER", str(ledger))
+    variables.touch()
+    ledger.touch()
+
+    def dry_run(flags):
+        run_experiment.main([*flags, "--dry_run"])
+        return variables.read_text()
+
+    calls_of(name, tmp_path, answer=dry_run)
+    *_, total = capsys.readouterr().out.splitlines()
+    text = (ROOT / "scripts" / f"{name}.sh").read_text().replace("\n# ", " ")
+    assert f" Cost: {total.partition(': ')[2]}." in text
+
+
+def test_a_part_of_fineweb_is_completed_before_a_training_that_needs_more(tmp_path, monkeypatch):
+    """2,000 tokens are prepared: enough for one step of 1,024, not for two."""
+    monkeypatch.chdir(tmp_path)
+    Path("configs").symlink_to(ROOT / "configs")
+    Path("crawl.jsonl").write_text('{"text": "one line of text"}\n' * 400)
+    words = "--source crawl.jsonl --shard_tokens 2000 --tokenizer bytes --shards 2"
+    prepare_fineweb.main([*words.split(), "--out_dir", "data/fineweb-edu"])
+    words = "--train fineweb-edu_tiny -- --warmup_steps 0 --tokens_per_step 1024 --steps"
+    assert [job.words[0] for job in jobs_of(words, "1").values()] == ["train_gpt.py"]
+    prepare, train = jobs_of(words, "2").values()
+    assert prepare.words == ["prepare_fineweb.py", "--out_dir", "data/fineweb-edu"]
+    assert train.needs == [prepare]
+    assert "1.01 epochs of 9,853,989,344 tokens" in cost.describe_costs(
+        [*jobs_of("--train fineweb-edu_tiny").values()]
+    )
 
 
 def test_extrapolation_has_the_baseline_of_rope_with_a_cache(monkeypatch):
