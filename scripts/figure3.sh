@@ -6,7 +6,8 @@
 # Speeds of a machine that runs anything else are of no use; memory does not depend on it.
 # --scale small: about 10 minutes on two quiet CPU cores.
 #
-# Cost: no training. Eleven encodings and nope, medians of 10 rounds: about one hour of one H100.
+# Cost: bench.py (not estimated): 2. Eleven encodings and nope, medians of 10 rounds: about one
+# hour of one H100.
 
 source "$(dirname "$0")/activate.sh"
 encodings="cable alibi kerple rope sinusoidal dapev2+cable dapev2+kerple fire t5 t5-clip learnable"

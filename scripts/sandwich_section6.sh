@@ -8,8 +8,8 @@
 # read the legend of figure 10. Compares the training speed and memory of t5 and kerple with sandwich
 # (section 6.2), which needs an idle machine. Without --data: FineWeb-Edu.
 #
-# Cost: 5 trainings of 0.82B tokens, 6.5e17 FLOPs, 30 minutes of one H100 at 40% MFU each, 2.5
-# hours in all. Disk: 3 GB per run.
+# Cost: data sets: 1, trainings: 5, evaluations: 5, plot.py (not estimated): 2, bench.py (not
+# estimated): 1; 3.3e18 FLOPs; 2.3 h of one H100; disk 42.2 GB; download 28.0 GB.
 
 source "$(dirname "$0")/activate.sh"
 encodings="sandwich sandwich:dimension=32 sandwich:dimension=64 sandwich:dimension=256 sandwich:dimension=512"

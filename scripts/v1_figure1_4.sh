@@ -4,9 +4,9 @@
 # Figure 1: trained at 1,024 tokens, evaluated at up to 16,384. Figure 4 and section 5.2: training at
 # 512 to 2,048 tokens with 16 sequences (section 4.2), and generation, of GPT-2 medium on one GPU.
 #
-# Cost per encoding (six): 9.96B tokens, 8.5e18 FLOPs, 6 hours of one H100 at 40% MFU; all together
-# 36 hours, 5 hours of eight. Five trainings are shared with table4.sh, all with generalization.sh.
-# Half an hour for figure 4. Disk: 20 GB of data, 3 GB per run.
+# Cost: data sets: 1, trainings: 6, evaluations: 7, bench.py (not estimated): 1; 5.3e19 FLOPs; 37
+# h of one H100; disk 46.6 GB; download 28.0 GB. Half an hour for figure 4. Five trainings are
+# shared with table4.sh, all with generalization.sh.
 
 source "$(dirname "$0")/activate.sh"
 encodings="cable-v1 alibi t5 t5-clip rope sinusoidal"

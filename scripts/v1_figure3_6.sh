@@ -4,8 +4,8 @@
 # 5,000 steps of 131,072 tokens, trained at 1,024 and at 512 tokens. The paper has a batch
 # of 128 and 524,288 tokens per step; 131,072 is 128 sequences of 1,024, used at every length.
 #
-# Cost per encoding (seven) and length: 0.66B tokens, 2.0e17 FLOPs, 8 minutes of one H100 at 40%
-# MFU; all together 2 hours. Disk: 0.3 GB of data, 1.1 GB per run.
+# Cost: data sets: 1, trainings: 14, evaluations: 16; 2.7e18 FLOPs; 1.9 h of one H100; disk 22.8
+# GB; download 0.3 GB.
 
 source "$(dirname "$0")/activate.sh"
 common=(--data wikitext103 --train wikitext103_tiny --encodings cable-v1 alibi t5 t5-clip rope sinusoidal k-cable-v1

@@ -4,8 +4,8 @@
 # Means over heads on 512 tokens, and every head of every layer on four tokens. Uses the trainings
 # of v1_figure3_6.sh at 512 tokens.
 #
-# Cost per training (two): 0.66B tokens, 1.9e17 FLOPs, 8 minutes of one H100 at 40% MFU. Disk: 0.3
-# GB of data, 1.1 GB per run.
+# Cost: data sets: 1, trainings: 2, plot.py (not estimated): 14; 3.8e17 FLOPs; 0.26 h of one H100;
+# disk 3.5 GB; download 0.3 GB. The trainings are those of v1_figure3_6.sh.
 
 source "$(dirname "$0")/activate.sh"
 common=(--name v1_figure7_8 --data wikitext103)

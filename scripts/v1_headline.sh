@@ -5,8 +5,8 @@
 # memory and time of a training step. Section 5.4: tiny on WikiText-103, k-cable-v1 trained at 512 and
 # cable-v1 at 1,024; shares the trainings of v1_figure3_6.sh. All are evaluated at 1,024 tokens.
 #
-# Cost: two trainings of medium, 10B tokens each, 33 hours of one H100 at 40% MFU; two of tiny, 16
-# minutes; minutes for the benchmark. Disk: 20 GB of data, 5 GB per run of medium.
+# Cost: data sets: 2, trainings: 4, evaluations: 4, bench.py (not estimated): 1; 4.7e19 FLOPs; 33
+# h of one H100; disk 48.9 GB; download 28.3 GB. Minutes for the benchmark.
 
 source "$(dirname "$0")/activate.sh"
 abstract=(--name v1_headline/abstract --data fineweb-edu --may_differ block_size)
