@@ -23,6 +23,7 @@ import prepare_text
 import sample
 import train_gpt
 
+from . import scheduler
 from .harness import (
     CPU,
     LENGTHS,
@@ -337,5 +338,6 @@ CASES: dict[str, Callable] = {
     **described(later_checkpoint, shard_cut_off),
     **described(resume, corrupt_log, checkpoint, data_set),
     **described(evaluations, training_and_evaluation, same_command),
+    **described(scheduler.signals, scheduler.damaged, scheduler.at_once),
 }
 """faults by their description"""

@@ -145,6 +145,3 @@ def at_once(workspace, rng):
     experiment.check_report(sum(pairs, []))
     experiment.finish(*pairs[0])
     experiment.check_report(sum(pairs, []))
-
-
-CASES = {case.__doc__: case for case in (signals, damaged, at_once)}
