@@ -161,7 +161,11 @@ def measure(
         for context in config.contexts()
     ]
     if name == "compare":
-        yield from compare(config, settings[0], result)
+        (setting,) = settings
+        result |= {"context": setting.context, "rows": [], "skipped": {}}
+        for row in comparison.measure_rows(setting, config.repeats, result["skipped"]):
+            result["rows"].append(row)
+            yield result
         return
     result["contexts"] = {}
     for setting in settings:
@@ -223,14 +227,6 @@ def print_fastest_paths(cases: dict[str, BenchmarkCase], entries: dict, label: s
         print(
             f"{label}: for {pe} pass --attention {path}, error {entries[key]['error']:.1g}"
         )
-
-
-def compare(config: Config, setting: Setting, result: dict) -> Iterator[dict]:
-    """Yield the comparison with other people's code after each of its rows."""
-    result |= {"context": setting.context, "rows": [], "skipped": {}}
-    for row in comparison.measure_rows(setting, config.repeats, result["skipped"]):
-        result["rows"].append(row)
-        yield result
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import shlex
+from unittest import mock
 
 from runtime.validation import find_mismatch
 
@@ -35,7 +36,9 @@ def record(tmp_path_factory):
     """Record of all benchmarks of encodings, for a few of them, at 8 and 12 tokens."""
     encodings = "cable,t5:buckets=8,max_distance=16,rope"
     flags = f"{' '.join(NAMES)} --encodings {encodings} --context 12,8"
-    return measure(tmp_path_factory.mktemp("bench"), flags)
+    small = functools.partial(Setting, shape={"vocab_size": 320})
+    with mock.patch("bench.Setting", small):
+        return measure(tmp_path_factory.mktemp("bench"), flags)
 
 
 def test_the_record_has_its_setting_and_all_cases(record):
@@ -65,7 +68,7 @@ def test_attention_is_compared_with_sdpa_and_the_dense_path(record):
 
 def test_memory_is_that_of_the_tensors(record):
     """Counted by hand for the quickstart model: 4 layers, 4 heads of 32, width 128."""
-    parameters = GPT(GPTConfig(size="quickstart", pe="nope")).parameter_count()
+    parameters = GPT(GPTConfig(size="quickstart", pe="nope", vocab_size=320)).parameter_count()
     cable = 4 * 2 * (128 + 1) * 4  # a layer's w_c and w_s, with biases
     cache = 4 * 2 * 128 * 4  # bytes of a token: layers, keys and values, columns
     for name in NAMES:
