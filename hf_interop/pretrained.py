@@ -155,6 +155,10 @@ def tokenizer_of(
         if folder
         else []
     )
+    if other := [path for path in paths if not (path.is_file() or path.is_dir())]:
+        raise InputError(
+            f"{other[0]} is not a file: copy it again"
+        )  # reading may never end
     if paths or (folder and folder.suffix == ".gguf"):
         tokenizer = from_hugging_face(str(folder), name)
         if not is_gpt2(tokenizer):

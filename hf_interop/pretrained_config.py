@@ -40,6 +40,7 @@ SUPPORTED = {
 }
 # Also of types that do not declare them; head_dim: not of GPT-2.
 READ_BY_ALL = ("head_dim", "quantization_config", "transformers_weights")
+MOST_LAYERS, LARGEST = 1000, 10**9  # larger numbers are errors, and take forever
 ROPE_TYPES = {  # rope_type -> encoding
     "default": "rope:",
     "linear": "rope-pi:",
@@ -92,6 +93,13 @@ def settings_of(where: str, content: dict) -> dict:
                 f"{' or '.join(map(str, values))} is supported: name another model"
             )
     found = {field: own[key] for key, field in SETTINGS.items() if key in own}
+    if type(found.get("head_dim")) is float:  # transformers does not check it
+        raise InputError(f"{where} has head_dim {found['head_dim']}: copy it again")
+    counts = [value for value in found.values() if type(value) is int]
+    if not 0 < found["n_layer"] <= MOST_LAYERS or max(counts) > LARGEST:
+        raise InputError(
+            f"{where} has {found['n_layer']} layers and numbers up to {max(counts)}: copy it again"
+        )
     if not 0 < found["norm_eps"] < 1:
         raise InputError(
             f"{where}: epsilon of the norms is {found['norm_eps']}: copy it again"
@@ -126,7 +134,7 @@ def _encodings(where: str, own: dict[str, Any]) -> list[str]:
 
 def _rope(where: str, parameters: dict) -> str:
     """Return the --pe string of transformers' rope_parameters."""
-    kind = parameters["rope_type"]
+    kind = str(parameters["rope_type"])
     if kind not in ROPE_TYPES:
         known = " or ".join(ROPE_TYPES)
         raise InputError(f"{where} has the rope_type {kind}: use a model with {known}")

@@ -1,6 +1,7 @@
 """Imports of unusual folders and of GGUF files, compared with what transformers reads."""
 
 import json
+import os
 
 from runtime import checkpoints
 
@@ -353,3 +354,121 @@ def test_samples_keep_the_space_after_the_prompt(tmp_path, monkeypatch, capsys):
         capsys.readouterr()
         sample.main([str(run), "--prompt", prompt, "--device", "cpu", "--dtype", "float32"])
         assert capsys.readouterr().out.splitlines()[-1] == text
+
+
+LAYER = "model.layers.0."
+Q, K = f"{LAYER}self_attn.q_proj.weight", f"{LAYER}self_attn.k_proj.weight"
+GATE, UP = f"{LAYER}mlp.gate_proj.weight", f"{LAYER}mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({Q: torch.zeros(16, C), K: torch.zeros(48, C)}, "q_proj.weight is torch.float32 (16, 32)"),
+        ({Q: torch.zeros(C, 16)}, "q_proj.weight is torch.float32 (32, 16), not (32, 32) of float"),
+        ({GATE: torch.zeros(48, C), UP: torch.zeros(80, C)}, "mlp.gate_proj.weight is torch.float"),
+        ({UP: torch.zeros(64, C, 1)}, "mlp.up_proj.weight is torch.float32 (64, 32, 1), not (64,"),
+        ({K: torch.zeros(C, C).to(torch.float8_e4m3fn)}, "k_proj.weight is torch.float8_e4m3fn"),
+        ({K: torch.zeros(C, C, dtype=torch.int8)}, "k_proj.weight is torch.int8 (32, 32), not"),
+        ({UP: torch.zeros(64, C, dtype=torch.bool)}, "up_proj.weight is torch.bool (64, 32), not"),
+        ({"model.norm.weight": torch.full((C,), torch.nan)}, "contain NaN or Inf (ln_f.weight)"),
+        ({K: None}, "lacks weights (layers.0.self_attn.k_proj.weight)"),
+        ({"lm_head.weight": None}, "lacks weights (lm_head.weight)"),
+    ],
+)
+def test_wrong_tensors_are_named(tmp_path, refused, changes, message):
+    folder = save(tmp_path / "model")
+
+    def change(weights):
+        weights |= changes
+        for name in [name for name, tensor in weights.items() if tensor is None]:
+            del weights[name]
+
+    change_weights(folder, change)
+    (line,) = refused(import_pretrained.main, folder, "--out_dir", tmp_path / "run")
+    assert message in line and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_theta": None}, "has rope_theta None among its rope_parameters, which is not"),
+        ({"rope_theta": float("inf")}, "has rope_theta inf among its rope_parameters"),
+        ({"rope_theta": "10000"}, "has rope_theta 10000 among its rope_parameters"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": None}}, "has factor None among its"),
+        ({"rope_scaling": {"rope_type": ["yarn"], "factor": 2.0}}, "rope_type ['yarn']: use"),
+        ({"rms_norm_eps": float("nan")}, ": epsilon of the norms is nan: copy it again"),
+        ({"num_hidden_layers": 10**30}, " layers and numbers up to 1000000000"),
+        ({"num_hidden_layers": 0}, "has 0 layers and numbers up to 120"),
+        ({"vocab_size": 10**30}, "has 2 layers and numbers up to 1000000000"),
+        ({"hidden_size": "32"}, "is wrong ("),
+        ({"num_key_value_heads": 3}, ": n_kv_head is 3: it must divide 2 heads"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "has quantization_config"),
+        ({"model_type": "mistral", "layer_types": []}, "has model_type ministral: use one of gpt2"),
+    ],
+)
+def test_wrong_settings_are_named_with_their_file(tmp_path, refused, changes, message):
+    folder = save(tmp_path / "model")
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    if "rope_theta" in changes or "rope_scaling" in changes:
+        del content["rope_parameters"]
+    path.write_text(json.dumps(content | changes))
+    (line,) = refused(import_pretrained.main, folder, "--out_dir", tmp_path / "run")
+    assert line.startswith(f"error: {path}") and message in line
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_files_that_never_end_are_refused(tmp_path, refused, name):
+    folder = save(tmp_path / "model")
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    (line,) = refused(import_pretrained.main, folder, "--out_dir", tmp_path / "run")
+    assert str(folder) in line
+
+
+def test_an_import_on_a_full_disk_is_repeated(tmp_path, refused, monkeypatch):
+    """The run appears when it is whole, and nothing else stays."""
+    folder, run = save(tmp_path / "model"), tmp_path / "runs" / "run"
+
+    def fail(file, checkpoint):
+        assert not run.exists()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write_checkpoint", fail)
+        (line,) = refused(import_pretrained.main, folder, "--out_dir", run)
+    assert "No space left on device" in line and not [*run.parent.iterdir()]
+    check_import(folder, run)
+    (line,) = refused(import_pretrained.main, folder, "--out_dir", run)
+    assert line.endswith("already holds files: remove it, or choose another --out_dir")
+
+
+def test_an_export_has_no_code_of_others(tmp_path):
+    """With trust_remote_code, transformers runs what auto_map names."""
+    folder, run = save(tmp_path / "model"), tmp_path / "run"
+    code = {"AutoModelForCausalLM": "someone/repository--modeling.Model"}
+    change_config(folder, auto_map=code)
+    import_pretrained.main([str(folder), "--out_dir", str(run)])
+    copy = run / "pretrained_config.json"
+    content = json.loads(copy.read_text())
+    assert "auto_map" not in content
+    copy.write_text(json.dumps(content | {"auto_map": code}))  # as earlier versions
+    export_hf.main([str(run), "--out_dir", str(tmp_path / "export")])
+    assert not [x for x in (tmp_path / "export").iterdir() if "auto_map" in x.read_text("latin1")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rms_norm_eps": 0.5}, {"num_attention_heads": 4}, {"tie_word_embeddings": True}],
+    ids=str,
+)
+def test_a_changed_copy_of_the_config_is_refused(tmp_path, refused, change):
+    folder, run = save(tmp_path / "model"), tmp_path / "run"
+    import_pretrained.main([str(folder), "--out_dir", str(run)])
+    copy = run / "pretrained_config.json"
+    copy.write_text(json.dumps(json.loads(copy.read_text()) | change))
+    (line,) = refused(export_hf.main, run, "--out_dir", tmp_path / "export")
+    assert "pretrained_config.json is not of this run's model (" in line
+    assert not (tmp_path / "export").exists()

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import glob
 import os
 import stat
 import threading
@@ -112,6 +113,16 @@ def test_partial_folders_of_another_process_are_kept(tmp_path):
         assert (first / "a").read_text() == "first"
         (tmp_path / "new" / "b").unlink()
     assert (tmp_path / "new" / "a").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_partial_folders_of_killed_processes_are_hidden_and_removed(tmp_path):
+    killed = tmp_path / ".new.0123abcd.partial"
+    killed.mkdir()
+    (killed / "a").write_text("half")
+    assert not glob.glob(f"{tmp_path}/*")  # `runs/*` in a shell
+    with files.atomic_folder(tmp_path / "new"):
+        assert not killed.exists() and not (tmp_path / "new").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
