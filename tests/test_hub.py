@@ -167,6 +167,14 @@ def test_downloads_are_resumed(hub, tmp_path, local_shards, refusal, kind, failu
     assert not any("val_000000" in request for request in hub.requests)  # is not repeated
 
 
+def test_a_stalled_description_times_out(hub, tmp_path, monkeypatch, refusal):
+    """The client itself would wait forever."""
+    shorten(monkeypatch, "stalled")
+    hub.fail("GET", "/api/datasets", times=FOREVER, stall_after=3)
+    line = refusal(prepare_fineweb.main, "--pretokenized", "--out_dir", tmp_path / "toy")
+    assert "cannot be fetched from the hub (" in line and "timed out" in line
+
+
 def test_pretokenized_shards_are_added_and_replaced(hub, tmp_path, refusal):
     repository = hub_examples.write_shards(hub.folder, "user/shards", 6)
     out, flags = tmp_path / "out", ["--pretokenized", "--dataset", "user/shards"]
