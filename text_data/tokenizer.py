@@ -337,6 +337,8 @@ def from_hugging_face(source: str, name: str) -> HuggingFaceTokenizer:
             # finds and repairs them.
             loaded = load(source, trust_remote_code=False, fix_mistral_regex=True)
         backend = loaded.backend_tokenizer  # of fast tokenizers
+        if not (known := backend.get_vocab(with_added_tokens=False)):
+            raise ValueError("its files have no tokens")
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError(
@@ -344,13 +346,9 @@ def from_hugging_face(source: str, name: str) -> HuggingFaceTokenizer:
             "tokenizer.json, or the name of a model on the hub and connect to the network"
         ) from None
     if path.suffix == ".gguf":  # transformers adds <|endoftext|>, which the model lacks
-        content, known = (
-            json.loads(backend.to_str()),
-            backend.get_vocab(with_added_tokens=False),
-        )
-        content["added_tokens"] = [
-            x for x in content["added_tokens"] if x["content"] in known
-        ]
+        content = json.loads(backend.to_str())
+        added = content["added_tokens"]
+        content["added_tokens"] = [token for token in added if token["content"] in known]
         backend = type(backend).from_str(json.dumps(content))
     special = {key: x for key, x in loaded.special_tokens_map.items() if isinstance(x, str)}
     tokenizer = HuggingFaceTokenizer.from_backend(description, backend, special)
