@@ -32,5 +32,7 @@ def read(path: Path) -> dict:
     for line in read_json_lines(path) if path.exists() else []:
         if isinstance(line, dict):
             values |= line
-            records |= dict.fromkeys(line.get("records", []))
+            found = line.get("records")
+            for record in found if isinstance(found, list) else []:
+                records |= {record: None} if isinstance(record, str) else {}
     return values | {"records": [*filter(os.path.exists, records)]}

@@ -315,7 +315,16 @@ def test_a_folder_that_no_job_made_is_never_removed(tmp_path, run):
     assert (tmp_path / "out" / "thesis.tex").read_text() == "mine"
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe[1]\n", b'[1, 2]\n"x"\n'])
+DAMAGES = [
+    b"",
+    b"{",
+    b"\xff\xfe[1]\n",
+    b'[1, 2]\n"x"\n',
+    b'{"records": 3}\n{"records": [3, [4]]}\n',
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_reports_lose_only_their_own_rows(tmp_path, run, damage):
     for name in "ab":
         (tmp_path / name).touch()

@@ -56,9 +56,12 @@ class Experiment:
 
     def end(self, program: Program, *allowed: int) -> str:
         """Wait for a call, check how it ends, and return its output."""
-        output = check(program.wait(), *allowed).output
-        self.output += output
-        return output
+        result = program.wait()
+        self.output += result.output
+        if result.status == 1 and 1 not in allowed:
+            logs = "".join(path.read_text() for path in OUT.glob("logs/*.txt"))
+            raise Lost(f"{result.output[-300:]}\n{logs[-300:]}")
+        return check(result, *allowed).output
 
     def running(self) -> list[int]:
         """Return the processes of jobs."""
