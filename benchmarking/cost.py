@@ -134,9 +134,9 @@ def estimate(words: list[str], made: dict) -> tuple[Cost, str]:
     config = training_of(words, made)
     if not config or program not in ("train_gpt.py", *EVALUATIONS):
         return Cost(f"{program} (not estimated)"), ""
-    model, *trained = estimate_training(config, made)
+    model, cost, note = estimate_training(config, made)
     if program == "train_gpt.py":
-        return trained
+        return cost, note
     count, most, predicted, passes = EVALUATIONS[program]
     flags = {name: values[0] for name, values in cli.split_flags(rest[1:]) if values}
     for name in {"windows", "trials", "samples"} & {*flags}:

@@ -59,7 +59,7 @@ class Experiment:
         result = program.wait()
         self.output += result.output
         if result.status == 1 and 1 not in allowed:
-            logs = "".join(path.read_text() for path in OUT.glob("logs/*.txt"))
+            logs = "".join(path.read_text(errors="replace") for path in OUT.glob("logs/*.txt"))
             raise Lost(f"{result.output[-300:]}\n{logs[-300:]}")
         return check(result, *allowed).output
 
