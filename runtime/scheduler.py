@@ -221,7 +221,8 @@ class Scheduler:
         job.inputs = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
         record, is_folder = job_report.read(path), os.path.isdir(output)
         is_ours = record.get("output") == output
-        if is_ours and record.get("inputs") == job.inputs and os.path.exists(output):
+        result, found = _result(output), (record.get("inputs"), record.get("result"))
+        if is_ours and result and found == (job.inputs, result):
             self.is_due |= bool(record["records"])
             return True
         if is_ours or not is_folder:  # a folder of the user's stays
@@ -242,7 +243,8 @@ class Scheduler:
             self.is_due = self.all_records() != self.records
         elif job.state == "done":
             self.is_due |= bool(reported["records"])
-            job_report.append(path, inputs=job.inputs)
+            result = _result(str(job.output))
+            job_report.append(path, inputs=job.inputs, result=result)
         note = ", which an earlier call finished" if reported["repeated"] else ""
         print(f"{job.state}: {job.name}{note}, {seconds:.1f} s", flush=True)
         if job.prints and not self.signals:
@@ -269,6 +271,11 @@ class Scheduler:
         with open(self.log_of(job), "rb") as log:
             log.seek(job.log_start)
             return log.read().decode(errors="replace").rstrip()
+
+
+def _result(path: str) -> str | bool:
+    """Return a file's hash; True for a folder, False for nothing."""
+    return hash_file(path) if os.path.isfile(path) else os.path.isdir(path)
 
 
 def _describe(path: str) -> str | list | None:

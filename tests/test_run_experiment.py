@@ -275,6 +275,16 @@ def count(folder):
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
+def test_a_file_that_is_damaged_is_made_again(tmp_path, run):
+    out = tmp_path / "speed.json"
+    for damage in (None, "", None):
+        if damage is not None:
+            out.write_text(damage)
+        code = f"echo x >>{tmp_path}/count; echo mine >{out}"
+        assert run(Job("bench", ["log", code], output=out)) == 0
+    assert out.read_text() == "mine\n" and count(tmp_path) == 2
+
+
 def test_a_job_is_repeated_if_its_inputs_changed(tmp_path, run):
     """Words, files and folders that it names; not if only its output exists."""
     data = tmp_path / "run"
