@@ -271,7 +271,8 @@ def new_figure(file, height: float, title: str) -> Iterator:
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
-        image.quantize(dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+        colors = image.quantize(method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        colors.save(file, "PNG", optimize=True)
 
 
 def finish(axes, x_label: str, y_label: str) -> None:
