@@ -58,7 +58,10 @@ def main() -> int:
 
 
 def run_trials(workspace: Workspace, names: list[str], seed: int, minutes: float):
-    """Return how often each case was tried, and what was lost: (case, reason)."""
+    """Return the number of faults of each case, and what was lost: (case, reason).
+
+    A case that causes several faults returns their number.
+    """
     tried, lost = dict.fromkeys(names, 0), []
     end = time.monotonic() + 60 * minutes
     for number in itertools.count():
@@ -67,13 +70,13 @@ def run_trials(workspace: Workspace, names: list[str], seed: int, minutes: float
                 return tried, lost
             begin = time.monotonic()
             workspace.new_trial()
-            reason = "nothing lost"
+            reason, faults = "nothing lost", 1
             try:
-                CASES[name](workspace, random.Random(f"{seed} {name} {number}"))
+                faults = CASES[name](workspace, random.Random(f"{seed} {name} {number}")) or 1
             except (Exception, SystemExit) as error:  # Lost, or a file that should be there
                 reason = f"{type(error).__name__}: {error}".replace(f"{workspace.root}/", "")
                 lost.append((name, reason))
-            tried[name] += 1
+            tried[name] += faults
             print(f"{name} ({time.monotonic() - begin:.1f} s): {reason}", flush=True)
 
 

@@ -91,9 +91,10 @@ class Experiment:
 
 
 def signals(workspace, rng):
-    """scheduler: SIGKILL, SIGTERM or SIGINT to it or to one of its jobs, one to three times"""
+    """scheduler: SIGKILL, SIGTERM or SIGINT to it or to one of its jobs, one to eight times"""
     experiment, encodings = Experiment(workspace, rng), rng.sample(ENCODINGS, 2)
-    for _ in range(rng.choice((1, 1, 2, 3))):
+    count = rng.choice((1, 2, 4, 8))
+    for _ in range(count):
         program, number = experiment.start(encodings), rng.choice(SIGNALS)
         time.sleep(rng.uniform(0, MOST_SECONDS))
         processes = experiment.running()
@@ -103,10 +104,11 @@ def signals(workspace, rng):
             program.kill(number)
         experiment.end(program, 0, 1, -number, 128 + number)
     experiment.finish(*encodings)
+    return count
 
 
 def damaged(workspace, rng):
-    """scheduler: one to three files of state, logs or records are damaged or removed"""
+    """scheduler: up to five files of state, logs or records are damaged or removed"""
     experiment, encodings = Experiment(workspace, rng), rng.sample(ENCODINGS, 2)
     program = experiment.start(encodings)
     if rng.random() < 0.5:
@@ -114,7 +116,8 @@ def damaged(workspace, rng):
         program.kill(signal.SIGTERM)
     experiment.end(program, 0, 128 + signal.SIGTERM)
     files = [path for path in sorted(Path("runs").rglob("*.*")) if path.name != "steps.json"]
-    for path in rng.sample(files, min(len(files), rng.choice((1, 1, 3)))):
+    chosen = rng.sample(files, min(len(files), rng.choice((1, 2, 5))))
+    for path in chosen:
         content = path.read_bytes()
         cut = content[: rng.randrange(len(content) + 1)]
         others = (
@@ -128,6 +131,7 @@ def damaged(workspace, rng):
         if rng.random() < 0.2:
             path.unlink()
     experiment.finish(*encodings, is_damaged=True)
+    return len(chosen)
 
 
 def at_once(workspace, rng):
