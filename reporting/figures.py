@@ -271,7 +271,8 @@ def new_figure(file, height: float, title: str) -> Iterator:
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
-        colors = image.quantize(method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        exact = Image.Quantize.MAXCOVERAGE  # of lines; then the mean of similar colors
+        colors = image.quantize(method=exact, kmeans=1, dither=Image.Dither.NONE)
         colors.save(file, "PNG", optimize=True)
 
 
