@@ -350,6 +350,49 @@ def check_continued_features(spec: str) -> Measurements:
 # Numbers
 
 
+@check("finite values")
+def check_finite(spec: str) -> None:
+    """Check hooks (also of far tokens), attention, gradients, and clamping.
+
+    Usual cause: log(0), 0 / 0, sqrt'(0) at distance 0: use log1p or
+    clamp; exp overflows far away. To mask keys, set window_size, or use
+    a large number such as -1e4 instead of -inf. clamp_parameters_ bounds
+    parameters in place, under @torch.no_grad(): self.r.clamp_(min=0)
+    """
+    encoding = make_encoding(spec)
+    far = min(encoding.max_context or FAR, FAR)
+    with torch.no_grad():
+        for tokens, queries in ((T, T), (far, 1)):
+            for hook, arguments in _hook_calls(encoding, tokens, queries):
+                for values in _tensors(getattr(encoding, hook)(*arguments)):
+                    _require_finite(values, f"{hook} at {tokens:,} tokens")
+    x = torch.randn(B, T, C)
+    qkv = torch.randn(3, B, H, T, C // H)
+    output = dense_output(encoding, x, *qkv)
+    _require_finite(output, "the output of attention")
+    if output.requires_grad:
+        output.sin().sum().backward()
+    parameters = dict(encoding.named_parameters())
+    encoding.clamp_parameters_()
+    for name, parameter in encoding.named_parameters():
+        what = f"clamp_parameters_ replaces {name}: the optimizer keeps the old one"
+        require(parameter is parameters[name], what)
+        if parameter.grad is not None:
+            _require_finite(parameter.grad, f"the gradient of {name}")
+    for value in (-1.0, 3.0):
+        with torch.no_grad():
+            for parameter in parameters.values():
+                parameter.fill_(value)
+            encoding.clamp_parameters_()
+            output = dense_output(encoding, x, *qkv)
+        _require_finite(output, f"the output, after parameters of {value:g} are clamped,")
+
+
+def _require_finite(values: Tensor, what: str) -> None:
+    count = (~values.isfinite()).sum().item()
+    require(count == 0, f"{what} has NaN or Inf in {count:,} of {values.numel():,} values")
+
+
 @check("gradients", causal=(True, False))
 def check_gradients(spec: str, causal: bool) -> Measurements:
     """Compare gradients with finite differences in float64; none is missing.
@@ -415,48 +458,6 @@ def difference_error(
     derivative = sum((gradient * direction).sum().item() for gradient, direction in pairs)
     norm = sum(gradient.square().sum().item() for gradient in gradients) ** 0.5
     return abs(derivative - difference) / max(norm, abs(difference), 1e-3)
-
-
-@check("finite values")
-def check_finite(spec: str) -> None:
-    """Check hooks (also of far tokens), attention, gradients, and clamping.
-
-    Usual cause: log(0), 0 / 0, sqrt'(0) at distance 0: use log1p or
-    clamp; exp overflows far away. clamp_parameters_ bounds parameters
-    in place, under @torch.no_grad(): self.r.clamp_(min=0)
-    """
-    encoding = make_encoding(spec)
-    far = min(encoding.max_context or FAR, FAR)
-    with torch.no_grad():
-        for tokens, queries in ((T, T), (far, 1)):
-            for hook, arguments in _hook_calls(encoding, tokens, queries):
-                for values in _tensors(getattr(encoding, hook)(*arguments)):
-                    _require_finite(values, f"{hook} at {tokens:,} tokens")
-    x = torch.randn(B, T, C)
-    qkv = torch.randn(3, B, H, T, C // H)
-    output = dense_output(encoding, x, *qkv)
-    _require_finite(output, "the output of attention")
-    if output.requires_grad:
-        output.sin().sum().backward()
-    parameters = dict(encoding.named_parameters())
-    encoding.clamp_parameters_()
-    for name, parameter in encoding.named_parameters():
-        what = f"clamp_parameters_ replaces {name}: the optimizer keeps the old one"
-        require(parameter is parameters[name], what)
-        if parameter.grad is not None:
-            _require_finite(parameter.grad, f"the gradient of {name}")
-    for value in (-1.0, 3.0):
-        with torch.no_grad():
-            for parameter in parameters.values():
-                parameter.fill_(value)
-            encoding.clamp_parameters_()
-            output = dense_output(encoding, x, *qkv)
-        _require_finite(output, f"the output, after parameters of {value:g} are clamped,")
-
-
-def _require_finite(values: Tensor, what: str) -> None:
-    count = (~values.isfinite()).sum().item()
-    require(count == 0, f"{what} has NaN or Inf in {count:,} of {values.numel():,} values")
 
 
 @check("bfloat16, far tokens")

@@ -81,7 +81,9 @@ def remove_partial_files(folder: Path) -> None:
 def check_new_folder(path: Path) -> None:
     """Raise InputError if a folder to write exists and is not empty."""
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise InputError(f"{path} already holds files: remove it, or choose another --out_dir")
+        raise InputError(
+            f"{path} already holds files: remove it, or choose another --out_dir"
+        )
 
 
 @contextmanager

@@ -9,7 +9,6 @@ SHA-256 of its plugins, and its folder has copies.
 """
 
 import hashlib
-import itertools
 import re
 import sys
 import traceback
@@ -73,17 +72,29 @@ def load_plugin(path: str | Path) -> Plugin:
         raise InputError(f"{place}: {_reason(error)}: {remedy}") from None
     classes = [cls for cls in vars(imported).values() if isinstance(cls, type)]
     own = [cls for cls in classes if cls.__module__ == module and issubclass(cls, Encoding)]
-    found = [cls.names for cls in dict.fromkeys(own)]
-    names = tuple(itertools.chain.from_iterable(found))
-    has_strings = any(isinstance(each, str) for each in found)
-    new = {x for x in names if re.fullmatch(r"[\w.-]+", str(x)) and x not in before}
-    if has_strings or not new or len(new) < len(names):
-        remedy = "write subclasses of posenc.Encoding, each with "
-        remedy += '`names = ("my-encoding",)` that are not in use'
-        raise InputError(f"{path} has encodings with the names {found}: {remedy}")
+    names: tuple[str, ...] = ()
+    for cls in dict.fromkeys(own):
+        if problem := _naming_problem(cls.names, before.union(names)):
+            raise InputError(f"{path}: {cls.__name__}{problem}")
+        names += cls.names
+    if not names:
+        remedy = 'write a subclass of posenc.Encoding with names = ("my-encoding",)'
+        raise InputError(f"{path} has no encoding with names: {remedy}")
     sha256 = hashlib.sha256(source).hexdigest()
     LOADED[module] = Plugin(path, module, source, sha256, names)
     return LOADED[module]
+
+
+def _naming_problem(names, taken: set[str]) -> str | None:
+    """Return what is wrong with an encoding's `names`, and the fix."""
+    if not isinstance(names, tuple):
+        return f'.names is {names!r}, no tuple: write names = ("my-encoding",)'
+    for name in names:
+        if not (isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)):
+            return f".names has {name!r}: use letters, digits, -, _ and . only"
+        if name in taken:
+            return f".names has {name}, which is in use: choose another name"
+    return None
 
 
 def _lines(error: BaseException, paths: Iterable[str]) -> list[str]:
