@@ -15,13 +15,13 @@ lengths=512,1024,2048,4096,8192,16384
 common=(--data fineweb-edu)
 train=("${common[@]}" --train fineweb-edu_small --perplexity $lengths)
 differ=(--may_differ step steps lr min_lr warmup_steps)
-finetune="--steps $(pick 950 50) --lr $(pick "6e-5 --min_lr 6e-6" 8e-4) --warmup_steps $(pick 20 5)"
+finetune="--steps $(pick 950 50 6) --lr $(pick "6e-5 --min_lr 6e-6" 8e-4) --warmup_steps $(pick 20 5)"
 
 # further FLAGS ENCODING...: train each run of rope further with an encoding, and evaluate it.
 further() {
-    local run pe out words
+    local run pe out words encodings=("${@:2}")
     for run in "${runs[@]}"; do
-        for pe in "${@:2}"; do
+        for pe in "${encodings[@]:0:$(pick 99 99 1)}"; do
             read -ra words <<<"$1"
             out=$run-$pe$(tr -d ' ' <<<"${1//--/-}")
             line train_gpt.py --config "$run/config.yaml" --init_from "$run" --pe "$pe" "${words[@]}" --resume \
