@@ -270,9 +270,3 @@ def test_batched_is_the_path_where_sdpa_is_possible_else_dense(pe, causal, reaso
     message = f"the sdpa attention path cannot compute .*{reason}: use auto or dense"
     with pytest.raises(InputError, match=message):
         attention.resolve_path("sdpa", encoding)
-
-
-def test_unknown_path_is_refused():
-    message = "unknown attention path 'flash': use one of auto sdpa sdpa/flash"
-    with pytest.raises(InputError, match=message):
-        attention.resolve_path("flash", build("cable"))

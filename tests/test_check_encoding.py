@@ -140,14 +140,3 @@ def test_each_class_of_the_file_is_checked_once(mine, quick, capsys):
     line = 1 + MINE.splitlines().index('        raise RuntimeError("to do")')
     assert f"    RuntimeError: to do (line {line})" in out
     assert "1 checks of my-unfinished: 0 ok, 1 failed" in out
-
-
-def test_invalid_input_is_refused(mine, refused, tmp_path):
-    assert refused(check_encoding.main) == [
-        "error: pass a Python file with your encoding, or one as --pe"
-    ]
-    (line,) = refused(check_encoding.main, tmp_path / "none.py")
-    assert f"{tmp_path}/none.py' cannot be used (No such file" in line
-    lines = refused(check_encoding.main, mine, "--pe", "my-recency:power=x,cabel")
-    assert "power is 'x'" in lines[0]
-    assert "did you mean cable?" in lines[1] and len(lines) == 2

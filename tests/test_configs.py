@@ -20,14 +20,6 @@ def test_config_is_valid_and_repeats_no_default(path):
         config.sequences_per_step(world_size)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_config_opens_with_its_cost_and_a_command(path):
-    header = path.read_text().split("\ndata:")[0].split("\nsize:")[0]
-    assert all(line.startswith("#") for line in header.splitlines())
-    assert "# Cost: " in header
-    assert f"configs/{path.name}" in header or f"--scale {path.stem}" in header
-
-
 EPOCH = {"steps": 19000, "tokens_per_step": 524288}  # of FineWeb-Edu-10B
 RECIPES = {
     **{

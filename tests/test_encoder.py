@@ -15,7 +15,6 @@ from numpy.testing import assert_allclose
 
 import eval_extrapolation
 import report
-from errors import InputError
 from evaluation.model_checks import V, make_lively_model
 from text_data import data_loader, shards
 
@@ -169,8 +168,3 @@ def test_positions_without_masked_tokens_have_no_loss(encoder, tmp_path, capsys)
     printed = capsys.readouterr().out
     assert "Protocol: segments, predicting the 15% of tokens that are masked" in printed
     assert "(CABLE" not in printed
-
-
-def test_decoders_are_no_encoders(trained):
-    with pytest.raises(InputError, match="is a decoder: use a run with --objective mlm"):
-        checkpoints.load_model(trained("cable"), CPU, causal=False)

@@ -85,7 +85,10 @@ def test_segments_is_the_mean_over_consecutive_windows(run, val_tokens, length):
 @pytest.mark.parametrize("stride", [None, 50])
 @pytest.mark.parametrize("limit", [None, 200_000, 10**9, "all", "all but one"])
 def test_every_length_predicts_the_same_tokens(tokens, lengths, stride, limit, tmp_path):
-    """All of the split if it is within the limit; 283,287: WikiText-103's test set. Two shards."""
+    """All of the split if it is within the limit; 283,287: WikiText-103's test set. Two shards.
+
+    Those after a stride have full contexts, also from before their region.
+    """
     zeros = np.zeros(tokens, np.uint8)
     folder = write_shards(tmp_path / "toy", [zeros], shard_tokens=int(0.6 * tokens))
     split = shards.Shards(folder, "train")
@@ -103,12 +106,14 @@ def test_every_length_predicts_the_same_tokens(tokens, lengths, stride, limit, t
         assert (protocol["span"], protocol["spans"]) == (lengths[-1], spans)
         expected = {(n, start + 1 + i) for n, start, size in regions for i in range(size)}
         assert len(expected) == spans * lengths[-1] and expected < everything
+    ends = {(n, start + size) for n, start, size in regions}
     for length in lengths:
         counted = []
         for window in eval_extrapolation.list_windows(text, length):
             end = window.start + window.length
             counted += [(window.shard, end - n) for n in range(window.counted)]
-            assert window.length <= length and window.start >= 0
+            assert window.length == length or (window.shard, end) in ends
+            assert not (stride and window.start) or window.counted <= stride
         assert len(counted) == len(expected) and set(counted) == expected
 
 
@@ -221,33 +226,6 @@ def test_windows_are_limited_by_starts_and_by_max_tokens(data_dir, limits, count
     config = eval_extrapolation.Config(["none"], protocol="same-targets", targets=1, **limits)
     text = eval_extrapolation.select_text(shards.Shards(data_dir, "val"), [16], config)
     assert text.protocol["spans"] == len({*text.regions}) == count
-
-
-@pytest.mark.parametrize("stride", [3, 16])
-def test_a_stride_within_limited_text(run, val_tokens, stride):
-    """Every token of three regions of 40 counts once, at every length.
-
-    Windows may begin before their region, except at the start of the split.
-    """
-    folder, regions = run("rope"), (0, 1000, 2000)
-    evaluate(folder, "--lengths", "16,40", "--windows", 3, "--stride", stride)
-    record, model = read_record(folder, f"toy_val_stride{stride}"), load(folder)
-    for length in (16, 40):
-        losses = {}  # by the position of the last context token in the split
-        for region in regions:
-            counted_to = region
-            first = region + stride - length if region else 0
-            for start in range(first, region + 40, stride):
-                end = min(start + length, region + 40)
-                window = token_losses(model, val_tokens, start, end - start)
-                losses |= {n: window[n - end] for n in range(counted_to, end)}
-                counted_to = max(end, counted_to)
-        entry = record["lengths"][str(length)]
-        assert entry["tokens"] == len(losses)
-        assert entry["loss"] == pytest.approx(np.mean([*losses.values()]), abs=1e-5)
-        for region in regions[1:]:
-            counted = {n - region for n in losses if region <= n < region + 40}
-            assert counted == set(range(40))
 
 
 @pytest.mark.parametrize(

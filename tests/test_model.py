@@ -19,7 +19,6 @@ from errors import InputError
 from evaluation.model_checks import V, gradients, make_lively_model, make_model
 from kv_cache import Cache
 from model import GPT, GPTConfig, MeanCrossEntropy, cross_entropies
-from training.initialization import kept_names
 
 
 @pytest.mark.parametrize(
@@ -243,24 +242,6 @@ def test_context_of_a_pattern_is_the_shortest_of_its_layers():
     assert make_model("rope@1_cable@1").max_context is None
 
 
-@pytest.mark.parametrize(
-    "old, new, kept",
-    [
-        ("rope@1_cable@1", "rope@1_cable@1", ["1.step", "1.weight"]),
-        ("rope+cable", "rope@1_rope+cable@1", ["1.parts.1.step", "1.parts.1.weight"]),
-        ("nope@1_cable@1", "cable", ["1.step", "1.weight"]),
-        ("cable:heads=2", "rope+cable:heads=2@1_cable@1", ["0.parts.1.encoding.step"]),
-    ],
-)
-def test_init_from_keeps_the_parameters_of_each_layer(old, new, kept):
-    weights = make_model(old).state_dict()
-    names = kept_names(weights, old, make_model(new))
-    assert {name for name in names if name.endswith("weight")} >= {
-        f"posenc.{name}.weight" for name in kept
-    }
-    assert {name.split(".")[1] for name in names} == {name[0] for name in kept}
-
-
 def test_initial_weights_match_the_table():
     model = make_model("cable", n_embd=384, n_head=6, n_layer=8)
     assert_close(model.wte.weight.std(), torch.tensor(0.02), rtol=0.02, atol=0)
@@ -280,10 +261,3 @@ def test_sizes_match_gpt2(size, millions):
     with torch.device("meta"):
         model = GPT(GPTConfig(size=size, pe="learnable", vocab_size=50257))
     assert abs(model.parameter_count() / 1e6 - millions) < 0.1
-
-
-def test_numbers_below_one_are_refused():
-    with pytest.raises(InputError) as error:
-        GPTConfig(n_head=0, n_layer=-1, n_inner=0)
-    lines = [f"{name} is {n}: it must be" for name, n in (("n_layer", -1), ("n_head", 0))]
-    assert all(line in str(error.value) for line in [*lines, "n_inner is 0: it must be"])

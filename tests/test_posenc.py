@@ -208,13 +208,6 @@ def test_sinusoidal_matches_formula():
 # --pe strings: options and combinations
 
 
-def test_options_are_constructor_keywords():
-    assert make("t5-clip:k=7").table.shape == make("t5:max_distance=32,buckets=8").table.shape
-    assert make("t5-clip").table.shape == (H, 64)
-    assert make("yarn").ramp == make("yarn:factor=2,ramp=paper").ramp == "paper"
-    assert len(make("diet-abs:rank=3").p_q) == 3
-
-
 def test_encoder_is_bidirectional_in_all_layers():
     encodings = pe_spec.build("rope+cable", H, C, 64, layers=2, causal=False)
     parts = [part for encoding in encodings for part in encoding.parts]

@@ -143,19 +143,24 @@ def test_multi_byte_characters_at_any_offset(tmp_path, length, shift):
     assert documents_of(tmp_path / "out", "train") == [text]
 
 
-@pytest.mark.parametrize("suffix, bad_byte", [("gz", 0), ("xz", 0), ("bz2", 0), ("xz", 40)])
-def test_truncated_download_is_refused_and_then_replaced(tmp_path, refused, suffix, bad_byte):
-    """A truncated file, or one with a wrong byte at an offset, is one line of error.
+HALF, BAD_BYTE = slice(0, 500), slice(0, 40)
+
+
+@pytest.mark.parametrize(
+    "suffix, kept, end",
+    [("gz", HALF, b""), ("xz", HALF, b""), ("bz2", HALF, b""), ("xz", BAD_BYTE, b"?" * 500)]
+    + [("zst", slice(None), bytes(100)), ("zst", slice(0), b'{"text": "x"}\n')],
+)
+def test_damaged_download_is_refused_and_then_replaced(tmp_path, refused, suffix, kept, end):
+    """A truncated file, wrong bytes, zeros behind the last frame, and another format.
 
     It does not prevent preparing the complete file later.
     """
-    rows = b"".join(json.dumps({"text": f"row {n}"}).encode() + b"\n" for n in range(500))
-    whole = {"gz": gzip, "xz": lzma, "bz2": bz2}[suffix].compress(rows)
     path, out = tmp_path / f"rows.jsonl.{suffix}", tmp_path / "out"
-    if bad_byte:
-        path.write_bytes(whole[:bad_byte] + b"?" + whole[bad_byte + 1 :])
-    else:
-        path.write_bytes(whole[: len(whole) // 2])
+    with fsspec.open(path, "wb", compression="infer") as file:
+        file.write(b"".join(json.dumps({"text": f"row {n}"}).encode() + b"\n" for n in range(500)))
+    whole = path.read_bytes()
+    path.write_bytes(whole[kept] + end)
     (line,) = refused(prepare_text.main, path, "--out_dir", out)
     assert f"{path} cannot be read" in line
     path.write_bytes(whole)
@@ -176,20 +181,12 @@ def test_skipped_files_are_listed_with_reason_and_remedy(tmp_path, capsys):
     for n in range(9):
         (crawl / f"z{n}.png").write_bytes(b"\x89PNG\0")
     prepare(crawl, "--out_dir", out)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == [
-        "1 of 14 files are read:",
-        f"  {crawl / 'a.txt'}",
-        "13 of 14 files are skipped:",
-    ]
-    assert f"  {crawl / 'empty.jsonl'}: empty" in lines
-    assert (
-        f"  {crawl / 'latin.txt'}: not UTF-8 text at byte 2: convert it to UTF-8 "
-        "(iconv -f latin1 -t utf-8), or leave it out"
-    ) in lines
-    assert f"  {page}: markup: convert it to text, or pass the file by name to keep tags" in lines
-    assert f"  {crawl / 'paper.PDF'}: a document, not text: convert it to text" in lines
-    assert lines[8] == "  and 8 more"
+    printed = capsys.readouterr().out
+    for line in ("1 of 14 files are read:", "13 of 14 files are skipped:", "  and 8 more\n"):
+        assert line in printed
+    for line in ("empty.jsonl: empty", "latin.txt: not UTF-8 text at byte 2: convert it to UTF-8"):
+        assert line in printed
+    assert "page.html: markup: " in printed and "paper.PDF: a document, not text" in printed
     assert documents_of(out, "train")[0].startswith("text")
     prepare(crawl, page, "--out_dir", tmp_path / "both")
     assert f"{page}: markup" not in capsys.readouterr().out
@@ -209,15 +206,17 @@ def test_errors_come_before_a_tokenizer_is_trained(tmp_path, refused, monkeypatc
     monkeypatch.setattr(tokenizer, "train_bpe", None)
     (line,) = refused(prepare_text.main, text, *flags, text / "out")
     assert f"cannot write {text / 'out'}: Not a directory" in line
-    (line,) = refused(prepare_text.main, rows, *flags, out)
-    assert "no text is left for the split 'val'" in line
-    (tmp_path / "held.txt").write_text("")
-    (line,) = refused(prepare_text.main, text, "--val", tmp_path / "held.txt", *flags, out)
-    assert "no text is left for the split 'val'" in line
+    held = tmp_path / "held.txt"
+    held.touch()
     (tmp_path / "wiki.train.txt").write_text(" \n = Title = \n \n Text . \n")
     (tmp_path / "wiki.valid.txt").write_text(" \n \n")
-    (line,) = refused(prepare_wikitext.main, "--source", tmp_path, *flags, out)
-    assert "no text is left for the split 'val'" in line
+    for main, *sources in (
+        (prepare_text.main, rows),
+        (prepare_text.main, text, "--val", held),
+        (prepare_wikitext.main, "--source", tmp_path),
+    ):
+        (line,) = refused(main, *sources, *flags, out)
+        assert "no text is left for the split 'val'" in line
     assert not out.exists()
 
 

@@ -34,7 +34,16 @@ def test_specification_is_refused(spec, problems):
 
 @pytest.mark.parametrize("program, flags, messages, contents", COMMANDS)
 def test_command_is_refused(
-    program, flags, messages, contents, trained, data_dir, tmp_path, refused, monkeypatch
+    program,
+    flags,
+    messages,
+    contents,
+    trained,
+    data_dir,
+    tmp_path,
+    refused,
+    monkeypatch,
+    unregistered,
 ):
     """There is one line for each message, and nothing is written."""
     monkeypatch.chdir(ROOT)

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import plot
-import prepare_text
 import train_gpt
 from errors import InputError
 
@@ -94,24 +93,11 @@ def test_booleans_may_be_capitalized():
     assert (config.compile, config.deterministic, config.seed) == (False, True, 2)
 
 
-def test_synonyms_are_no_settings_themselves():
-    """A name that becomes a setting needs no hint; each hint is a setting of some program."""
-    assert len(NUMBERS) > 60 and len(TEXTS) > 40
-    known = {field.name for config in CONFIGS.values() for field in dataclasses.fields(config)}
-    for name, meant in cli.SYNONYMS.items():
-        assert set(meant) & known and name not in train_gpt.Config.__dataclass_fields__, name
-
-
 def test_help_has_texts_and_defaults(capsys):
     with pytest.raises(SystemExit):
         train_gpt.main(["--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "--lr X peak learning rate (a number; default: 0.0006)" in text
-    assert "null: that of the size (an integer or null; default: null)" in text
-    with pytest.raises(SystemExit):
-        prepare_text.main(["-h"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "options: -h" in text and "required" not in text.split("positional")[1].split("--")[0]
 
 
 @pytest.mark.parametrize(
@@ -142,13 +128,6 @@ def test_one_length_is_bounded():
             cli.parse_lengths(text, 8)
 
 
-def test_a_key_that_appears_twice_is_refused(tmp_path, refused):
-    path = tmp_path / "twice.yaml"
-    path.write_text("lr: 1.0e-3\nsteps: 100\nlr: 6.0e-4\n")
-    (line,) = refused(train_gpt.main, "--config", path)
-    assert "lr appears again in line 3" in line
-
-
 def test_size_replaces_the_shape_of_earlier_sources(tmp_path):
     """Of files and flags the later one counts; in one place, the more specific setting."""
     path = tmp_path / "a.yaml"
@@ -161,13 +140,3 @@ def test_size_replaces_the_shape_of_earlier_sources(tmp_path):
     assert shape() == ("tiny", 3, 1e-3)
     assert shape("--size", "small") == ("small", None, 1e-3)
     assert shape("--size", "small", "--n_layer", "5") == ("small", 5, 1e-3)
-
-
-def test_all_problems_are_listed(refused):
-    lines = refused(train_gpt.main, "--lr", "0", "--n_embd", "7", "--n_head", "2", "--steps", "-5")
-    assert [line.split()[1] for line in lines] == ["steps", "min_lr", "n_embd"]
-
-
-def test_control_characters_are_escaped_in_errors(refused):
-    (line,) = refused(train_gpt.main, "--config", "a\x1b[31m\u202eb.yaml")
-    assert "a\\x1b[31m\\u202eb.yaml" in line

@@ -141,10 +141,8 @@ def test_json_has_arrays_of_numbers_on_one_line(tmp_path):
     value |= {"names": ["a", "b"], "nested": [[1, 2], [], {"x": [5]}]}
     write_json(tmp_path / "a.json", value)
     assert read_json(tmp_path / "a.json", "write it") == value
-    lines = (tmp_path / "a.json").read_text().splitlines()
-    assert lines[1] == ' "losses": [1.5, null, -2e-07],'
-    assert lines[4:6] == ['  "a",', '  "b"']
-    assert "  [1, 2]," in lines and '   "x": [5]' in lines
+    text = (tmp_path / "a.json").read_text()
+    assert ' "losses": [1.5, null, -2e-07],\n' in text and "\n  [1, 2],\n" in text
 
 
 def test_lock_is_for_one_at_a_time_and_leaves_nothing(tmp_path):
