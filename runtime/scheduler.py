@@ -100,7 +100,11 @@ class Scheduler:
         return shlex.join(job.command(len(self.devices) if self.on_all else 1))
 
     def log_of(self, job: Job) -> Path:
-        return self.logs / f"{job.name.replace(' ', '-').replace('/', '_')[-200:]}.txt"
+        """Return the path of a job's log; no other name has the same."""
+        name = job.name.replace(" ", "-").replace("/", "_")[-200:]
+        if name != job.name:
+            name += "-" + hashlib.sha256(job.name.encode()).hexdigest()[:8]
+        return self.logs / f"{name}.txt"
 
     def run(self) -> int:
         """Run all jobs; return 128 + N after signal N, 0 if all are done, else 1."""

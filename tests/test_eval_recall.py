@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shutil
 from types import SimpleNamespace
 
@@ -124,14 +123,13 @@ def test_accuracies_are_kept(trained, tmp_path, capsys):
     runs = [shutil.copytree(trained(pe, *flags), tmp_path / pe) for pe in ("learnable", "cable")]
     evaluate = [*map(str, runs), *CPU_FLAGS, "--trials", "20", "--distances", "8,16,1x"]
     eval_recall.main(evaluate)
-    printed = capsys.readouterr().out
-    paths = sorted(runs[0].glob("eval_recall_*.json")) + sorted(runs[1].glob("eval_recall_*.json"))
-    assert len(paths) == 8 and all(f"record: {path}" in printed for path in paths)
+    paths = [path for run in runs for path in run.glob("eval_recall_*.json")]
     records = {path: json.loads(path.read_text()) for path in paths}
     name = "eval_recall_passage_text_toy_val_20x40.json"
     assert [*records[runs[0] / name]["lengths"]] == ["8", "16", "32"]
     assert records[runs[0] / name]["lengths"]["32"] is None  # 39 inputs
     assert records[runs[1] / name]["steps_to_95"] is None
+    capsys.readouterr()
     eval_recall.main(evaluate)
     assert capsys.readouterr().out.count("is already evaluated") == 8
     assert {path: json.loads(path.read_text()) for path in paths} == records
@@ -167,14 +165,11 @@ def saved_nats(model, windows, trial, trials, distance, passage):
     return losses[0] - losses[1]
 
 
-def test_records_have_the_recall_of_each_trial(run, data_dir, tmp_path, capsys):
+def test_records_have_the_recall_of_each_trial(run, data_dir):
     folders = [run("learnable"), run("cable")]  # learnable supports at most 16 tokens
     flags = [*map(str, folders), *CPU_FLAGS, "--passage", "4", "--trials", "50"]
     eval_recall.main([*flags, "--distances", "8,1x,32"])
-    printed = capsys.readouterr().out
-    assert re.search(r"^recall +8 +16 +32$", printed, re.MULTILINE)
     paths = [folder / "eval_recall_toy_val_4of50x32.json" for folder in folders]
-    assert all(f"record: {path}" in printed for path in paths)
     learnable, cable = [json.loads(path.read_text()) for path in paths]
     assert [*learnable["lengths"]] == ["8", "16", "32"]
     assert learnable["lengths"]["8"] and learnable["lengths"]["16"] is None

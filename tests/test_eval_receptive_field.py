@@ -1,6 +1,5 @@
 """Tests of eval_receptive_field.py: gradients, known fields, records, tables, errors."""
 
-import json
 import math
 from types import SimpleNamespace
 
@@ -125,14 +124,6 @@ def test_command_line_writes_a_record_and_report_reads_it(trained, tmp_path, cap
     (path,) = [line.removeprefix("record: ") for line in printed if line.startswith("record: ")]
     eval_receptive_field.main(flags)
     assert "is already evaluated" in capsys.readouterr().out
-    with open(path) as file:
-        record = json.load(file)
-    assert record["metric"] == "Receptive field"
-    assert record["dtype"] == "float32"
-    assert len(record["lengths"]) == 2
-
     out = tmp_path / "out"
     report.main([path, "--out_dir", str(out)])
-    text = (out / "receptive_field.md").read_text()
-    assert "| context | window:w=8 |" in text
-    assert "99% of the gradient" in text
+    assert "| context | window:w=8 |" in (out / "receptive_field.md").read_text()

@@ -15,22 +15,6 @@ FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name.i
 IMPORTS = {name: imported_modules(path) for name, path in MODULES.items()}
 
 
-def test_import_graph_has_no_cycle():
-    done, stack = set(), []
-
-    def visit(name):
-        assert name not in stack, f"import cycle: {' -> '.join([*stack, name])}"
-        if name in done:
-            return
-        stack.append(name)
-        for other in sorted(IMPORTS[name]):
-            visit(other)
-        done.add(stack.pop())
-
-    for name in MODULES:
-        visit(name)
-
-
 def test_every_import_points_to_an_earlier_layer():
     """No program imports a program."""
     assert {*RANKS} - {"programs"} == PACKAGES - {"tests"} | CORE

@@ -31,18 +31,6 @@ def test_last_row_is_equation_6(dimension):
     np.testing.assert_allclose(sixth, 2 * row, atol=2e-5)  # h = 4
 
 
-def test_last_row_of_alibi_is_linear():
-    """Heads of GPT-2 small: the slopes are those of 8 heads, then every second one of 16."""
-    row = plot.bias_by_distance("alibi", 100, 12, 8)
-    np.testing.assert_allclose(row, -np.arange(100) * 2**-0.5, rtol=1e-6)
-
-
-def test_bias_of_some_heads():
-    row = plot.bias_by_distance("alibi-shift:shift=-2,heads=2", 100, 4, 1)
-    np.testing.assert_allclose(row, -np.arange(100) / 4)
-    assert not plot.bias_by_distance("kerple:heads=3", 100, 4, 3).any()
-
-
 def test_figure_9_prints_and_draws_the_fit(tmp_path, capsys):
     out = tmp_path / "figure9.png"
     plot.main(["distances", "sandwich", "sandwich-smoothed", "--fit", "8192", "--out", str(out)])

@@ -23,7 +23,6 @@ from test_docs import check_python, stop_after_parsing  # noqa: F401
 import prepare_fineweb
 import run_experiment
 from benchmarking import cost
-from model import GPT, GPTConfig
 
 TRAININGS = yaml.safe_load((ROOT / "tests" / "paper_trainings.yaml").read_text())
 SCRIPTS = sorted(
@@ -125,20 +124,6 @@ def test_dry_run_prints_commands_that_the_programs_accept(
         if "bench.py" in words and name not in ("sandwich_section6", "v1_headline"):
             assert words[words.index("--encodings") + 1] == "mine"
     assert not (tmp_path / "runs").exists()
-
-
-def test_dry_run_measures_this_cpu(tmp_path, monkeypatch, capsys):
-    """Of the quick start without data: the vocabulary of bytes."""
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cost, "measure_cpu", lambda: 1e11)
-    words = ["--fixed", "--data", "stdlib", "--train", "quickstart", "--perplexity", "1x"]
-    run_experiment.main([*words, "--dry_run", "--eval_tokens", "65536"])
-    steps = yaml.safe_load((ROOT / "configs" / "quickstart.yaml").read_text())["steps"]
-    model = GPT(GPTConfig("quickstart", "cable", 320, 256))
-    flops = (steps * 4096 + 65536 / 3) * model.flops_per_token(256)
-    *_, total = capsys.readouterr().out.splitlines()
-    assert f"; {flops / (0.4 * 1e11) / 3600:.2g} h of this CPU; " in total
 
 
 def jobs_of(*words):
@@ -346,6 +331,23 @@ def test_damaged_reports_lose_only_their_own_rows(tmp_path, run, damage):
     last = (tmp_path / "report").read_text().splitlines()[-1]
     assert last.split() == [str(tmp_path / "b")]
     assert run(Job("a", jobs[0].words)) == 0
+    last = (tmp_path / "report").read_text().splitlines()[-1]
+    assert last.split() == [str(tmp_path / "a"), str(tmp_path / "b")]
+
+
+def test_jobs_have_logs_of_their_own(tmp_path, run):
+    names = ["rope+cable", "rope_cable", "a/b", "a b", "a-b", "1" + "a" * 200, "2" + "a" * 200]
+    assert run(*[Job(name, ["log", f"echo {name}"]) for name in names]) == 0
+    logs = [path.read_text().strip() for path in (tmp_path / "logs").glob("*.txt")]
+    assert sorted(logs) == sorted(names)
+
+
+def test_records_that_are_written_while_a_signal_arrives_count(tmp_path, run):
+    for name in "ab":
+        (tmp_path / name).touch()
+    a, b = (say(records=[str(tmp_path / name)]) for name in "ab")
+    assert run(Job("a", ["log", f"{a}kill -TERM $PPID; sleep 1"])) == 128 + signal.SIGTERM
+    assert run(Job("b", ["log", b])) == 0
     last = (tmp_path / "report").read_text().splitlines()[-1]
     assert last.split() == [str(tmp_path / "a"), str(tmp_path / "b")]
 

@@ -319,7 +319,6 @@ def test_init_from_provides_what_is_not_given(trained, data_dir, tmp_path):
     c = parse("--config", str(tmp_path / "size.yaml"))
     assert (c.size, c.n_layer, c.block_size) == ("tiny", None, 16)
     assert (c.pe, c.objective) == ("alibi", "mlm")
-    assert parse("--config", f"{source}/config.yaml").pe == "rope+cable"
     assert parse().data == str(data_dir)
     assert parse("--data", "data/other").data == "data/other"
     moved = shutil.copytree(source, tmp_path / "moved")
@@ -382,8 +381,6 @@ def test_tensorboard_gets_the_values_of_the_log(train):
             assert [event.step for event in found] == [record["step"] for record in records]
             values = [record[name] for record in records]
             np.testing.assert_allclose([event.value for event in found], values, rtol=1e-6)
-    perplexities = [event.value for event in events.Scalars("val/perplexity")]
-    np.testing.assert_allclose(perplexities, np.exp(val_losses(run)), rtol=1e-6)
     texts = events.Tensors("sample/text/text_summary")
     assert {text.step for text in texts} == {3, 6}
     session = events.PluginTagToContent("hparams")["_hparams_/session_start_info"]
@@ -394,11 +391,9 @@ def test_tensorboard_gets_the_values_of_the_log(train):
 def test_sampled_texts_are_logged_and_change_nothing(pe, trained, train, capsys):
     """Texts of at most 100 bytes; the weights are those without samples, bit for bit."""
     run = train("run", "--pe", pe, "--sample_every", 2)
-    output = capsys.readouterr().out
     assert digest(weights_of(run)) == digest(weights_of(trained(pe)))
     samples = records_of(run, "sample")
     assert [record["step"] for record in samples] == [2, 4, 6]
-    assert output.count(" | sample: ") == 3
     assert all(0 < len(record["text"]) <= 100 for record in samples)
     sample.main([str(run), "--max_new_tokens", "100", "--device", "cpu", "--dtype", "float32"])
     assert capsys.readouterr().out.endswith("\n" + samples[-1]["text"] + "\n")
@@ -408,15 +403,12 @@ def test_list_prints_all_encodings(capsys, tmp_path, unregistered):
     """One line each, and one for options, without data; an encoding may have no docstring."""
     plugin = write_plugin(tmp_path / "mine.py", "my-a", "names = ('my-a', 'my-b')")
     train_gpt.main(["--list", "--plugin", str(plugin), "--data", "nodata"])
-    listed, _, combinations = capsys.readouterr().out.partition("\n\n")
+    listed, *_ = capsys.readouterr().out.split("\n\n")
     lines = listed.splitlines()
     rows = [line for line in lines if not line.startswith(" ")]
     names = [name for row in rows for name in row.split("  ")[0].split(", ")]
     assert sorted(names) == sorted(posenc.ENCODINGS) and "my-b" in names
-    (yarn,) = (number for number, line in enumerate(lines) if line.startswith("yarn "))
-    options = lines[yarn + 1].strip()
-    assert options == "options: factor=4, base=10000, length, ramp=paper or released"
-    assert "cable:heads=2" in combinations and "rope@3_nope@1" in combinations
+    assert "  options: factor=4, base=10000, length, ramp=paper or released" in listed
 
 
 def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys, monkeypatch):

@@ -65,8 +65,6 @@ def test_both_generate_as_many_tokens_after_the_prompt(pe, monkeypatch):
     tokens = theirs.prepare()()
     plain = models[0].generate(torch.tensor([prompt]), max_new_tokens=5, do_sample=False)
     assert tokens.tolist() == plain.tolist()
-    weights = ours.measure(1.0)["weights"] / cases.weights_of(models[0])
-    assert 0.8 < weights < 1.2 or pe == "cable"  # of the same size and dtype
 
 
 def test_other_networks_are_named_if_missing(monkeypatch):

@@ -53,7 +53,7 @@ def test_kernels_are_grouped_by_name():
     assert {name: profiles.kernel_group(name) for name in names} == names
 
 
-def test_time_of_steps_with_gradient_accumulation(tmp_path, capsys):
+def test_time_of_steps_with_gradient_accumulation(tmp_path):
     """A round of 2 steps of 3 micro-batches has 6 times the tokens, and 2 optimizer steps."""
     out = tmp_path / "train.json"
     flags = "train --model quickstart --micro_batch 2 --context 16 --device cpu --repeats 2"
@@ -67,10 +67,6 @@ def test_time_of_steps_with_gradient_accumulation(tmp_path, capsys):
     assert calls["aten::_fused_adamw_"] % 2 == 0
     times = [kernel["ms"] for kernel in entry["kernels"]]
     assert times == sorted(times, reverse=True)
-    printed = capsys.readouterr().out
-    assert "train: 2 x 3 passes, micro-batch 2" in printed
-    (row,) = [line for line in printed.splitlines() if line.strip().startswith("| cable, 16")]
-    assert row.count("%") == 6
 
 
 @pytest.mark.parametrize(
