@@ -11,7 +11,6 @@ import attention_cpu
 import pe_spec
 import posenc
 from attention import BiasInputs
-from errors import InputError
 from evaluation import layer_checks
 
 # The bias g_i (S_i - S_j) of given S and g.
@@ -247,22 +246,17 @@ def build(pe, causal=True):
 
 
 @pytest.mark.parametrize(
-    "pe, causal, reason",
+    "pe, causal, path",
     [
-        *[("cable", True, None), ("rope", False, None), ("test-salience", False, None)],
-        ("window", True, "Window, because it has a sliding window"),
-        ("dape", True, "DAPE, because it acts on full rows of logits"),
-        ("kerple", True, "Kerple, because its bias has no factors"),
-        ("cable", False, "Cable, because its bias has no factors in bidirectional attention"),
+        *[
+            ("cable", True, "batched"),
+            ("rope", False, "batched"),
+            ("test-salience", False, "batched"),
+        ],
+        *[("window", True, "dense"), ("dape", True, "dense"), ("kerple", True, "dense")],
+        ("cable", False, "dense"),
     ],
 )
-def test_batched_is_the_path_where_sdpa_is_possible_else_dense(pe, causal, reason):
-    encoding = build(pe, causal)
-    if reason is None:
-        assert attention.resolve_path("auto", encoding).name == "batched"
-        assert attention.resolve_path("sdpa", encoding).name == "sdpa"
-        return
-    assert attention.resolve_path("auto", encoding) is attention.DENSE
-    message = f"the sdpa attention path cannot compute .*{reason}: use auto or dense"
-    with pytest.raises(InputError, match=message):
-        attention.resolve_path("sdpa", encoding)
+def test_batched_is_the_path_where_sdpa_is_possible_else_dense(pe, causal, path):
+    """Errors of --attention sdpa: refusals.yaml."""
+    assert attention.resolve_path("auto", build(pe, causal)).name == path

@@ -56,8 +56,6 @@ def test_masked_tokens_are_replaced_as_in_bert(tmp_path):
         deviation = math.sqrt(5000 * fraction * (1 - fraction))
         assert abs(count - 5000 * fraction) < 4 * deviation
     assert 90 < len(replaced.unique()) < mask + 1 and replaced.max() == mask
-    assert (targets == 7).all()
-    assert not (positions.diff() == 1).all()
     assert positions.float().mean() == pytest.approx(5000, rel=0.05)
 
 

@@ -91,8 +91,7 @@ def test_paths_that_are_no_runs_are_left_out(trained, tmp_path, capsys):
     (tmp_path / "table.md").touch()
     others = [str(tmp_path / "logs"), str(tmp_path / "table.md")]
     assert checkpoints.runs_among([others[0], run, others[1]]) == [run]
-    note = f"note: left out, as they contain no checkpoint: {' '.join(others)}\n"
-    assert capsys.readouterr().out == note
+    assert " ".join(others) in capsys.readouterr().out
     assert checkpoints.runs_among(others) == others
     missing = str(tmp_path / "missing")
     assert checkpoints.runs_among([run, missing]) == [run, missing]

@@ -206,8 +206,6 @@ def test_each_layer_of_a_pattern_takes_its_path():
     with mock.patch("attention.attend", wraps=attention.attend) as attend:
         model(torch.randint(V, (1, 5)))
     assert [arguments(call)["path"].name for call in attend.call_args_list] == expected
-    with pytest.raises(InputError, match="the sdpa attention path cannot compute Kerple"):
-        make_model("kerple@1_rope@1", attention="sdpa")
 
 
 def test_attn_scale():

@@ -40,23 +40,3 @@ def test_figure_9_prints_and_draws_the_fit(tmp_path, capsys):
     curve = PRINTED[0] * np.log1p(np.arange(8192)) + PRINTED[1]
     np.testing.assert_allclose(smoothed, curve, atol=1e-5)
     assert out.read_bytes().startswith(b"\x89PNG")
-
-
-def test_every_panel_uses_the_colors_and_the_title_says_untrained(tmp_path, monkeypatch):
-    """The largest magnitude of every encoding has the strongest color."""
-    drawn = []
-    draw = plot.draw_matrices
-
-    def note(figure, grid, matrices, titles, **style):
-        draw(figure, grid, matrices, titles, **style)
-        drawn.extend((titles, figure.figure.get_suptitle(), *(axes.images[0] for axes in grid)))
-
-    monkeypatch.setattr(plot, "draw_matrices", note)
-    out = ("--context", "50", "--out", str(tmp_path / "a.png"))
-    plot.main(["distances", "alibi", "sandwich:dimension=32", *out])
-    titles, title, *images = drawn
-    assert titles == ["alibi", "sandwich:\ndimension=32"]
-    assert title.startswith("untrained parameters, ")
-    for image in images:
-        low, _ = image.get_clim()
-        assert np.nanmin(image.get_array().filled(np.nan)) == pytest.approx(low)

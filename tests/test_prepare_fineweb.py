@@ -75,11 +75,8 @@ def test_first_shard_is_val_and_the_others_are_train(tmp_path, hub, kind):
     train = [shards.TokenFile(path)[:].tolist() for path in paths]
     assert [val] == parts[:1] and train == parts[1:]
     for split, part in (("val", parts[:1]), ("train", parts[1:])):
-        checked = shards.Shards(out, split, "always")
-        assert checked.total == sum(map(len, part))
-        record = checked.meta["splits"][split]
+        record = shards.Shards(out, split, "always").meta["splits"][split]
         documents = [tokens.count(EOT) for tokens in part]
-        assert record["documents"] == sum(documents)
         assert [entry["documents"] for entry in record["shards"]] == documents
 
 
@@ -184,10 +181,6 @@ def test_bpe_is_trained_on_text_after_val(tmp_path):
     assert meta["splits"]["val"]["documents"] <= 17
     after = tokenizer.train_bpe(290, texts[17:])
     assert meta["tokenizer"] == after.name != tokenizer.train_bpe(290, texts).name
-    expected = contents(out)
-    (out / "out_train_000001.bin").unlink()
-    run(150)
-    assert contents(out) == expected
     with pytest.raises(InputError, match="no text to train on"):
         prepare_fineweb.main(["--tokenizer", "bpe:290", "--source", str(source), "--out_dir", "b"])
 

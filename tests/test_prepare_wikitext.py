@@ -61,12 +61,8 @@ def test_a_document_is_an_article(tmp_path, hub):
     out = prepare(tmp_path / "out", "--size", 2)
     assert documents_of(out, "train") == documents_of(out, "test") == EXPECTED
     assert documents_of(out, "val") == EXPECTED[:1]
-    # All of the original text except its first, blank line.
-    assert "".join(EXPECTED) == file_text(LINES[1:])
     meta = json.loads((out / "meta.json").read_text())
     assert (meta["source"]["variant"], meta["source"]["name"]) == ("raw", "wikitext-2-raw-v1")
-    counts = {split: record["documents"] for split, record in meta["splits"].items()}
-    assert counts == {"train": 4, "val": 1, "test": 4}
 
 
 @pytest.mark.parametrize("suffix", ["tokens", "raw", "txt", "jsonl", "parquet"])

@@ -1,7 +1,6 @@
 """Tests of train_gpt.py: what a run writes, resuming, accumulation, and invalid input."""
 
 import gc
-import html
 import json
 import shlex
 import shutil
@@ -354,8 +353,6 @@ def test_wandb_gets_the_values_of_the_log(train, monkeypatch):
         values = [(each["step"], each[f"{kind}/loss"]) for each in logged if f"{kind}/loss" in each]
         assert values == [(record["step"], record["loss"]) for record in records_of(run, kind)]
     assert sum("sample/text" in each for each in logged) == 2
-    (shown,) = wandb.Html.call_args.args
-    assert html.unescape(shown) == f"<pre>{records_of(run, 'sample')[-1]['text']}</pre>"
     # Steps that are repeated go to another run: this one cannot replace their values.
     (run / "checkpoint_0000006.pt").unlink()
     train("run", "--logger", "wandb", "--sample_every", 3, "--resume")
@@ -466,7 +463,7 @@ def test_gradient_accumulation_equals_one_large_batch(train, capsys):
     --micro_batch is a maximum: with 3, two sequences at a time divide the 4.
     """
     runs = {}
-    for micro_batch, steps, size in ((1, 4, 1), (4, 1, 4), (3, 2, 2), (100, 1, 4)):
+    for micro_batch, steps, size in ((1, 4, 1), (4, 1, 4), (3, 2, 2)):
         runs[micro_batch] = train(str(micro_batch), "--steps", 2, "--micro_batch", micro_batch)
         passes = f"world size 1 x {steps} micro-batches x {size} sequences"
         assert passes in capsys.readouterr().out
@@ -475,15 +472,6 @@ def test_gradient_accumulation_equals_one_large_batch(train, capsys):
     assert abs(one[1]["grad_norm"] / four[1]["grad_norm"] - 1) < 1e-4
     ours, theirs = weights_of(runs[1]), weights_of(runs[4])
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-3) for name in ours)
-
-
-def test_learning_rate_has_linear_warmup_and_cosine_decay():
-    config = Config(steps=110, warmup_steps=10, lr=1.0, min_lr=0.1, tokens_per_step=16 * 1024)
-    rates = [learning_rate(step, config) for step in (0, 4, 9, 10)]
-    assert rates == pytest.approx([0.1, 0.5, 1.0, 1.0])
-    assert learning_rate(35, config) == pytest.approx(0.1 + 0.9 * (1 + 0.5**0.5) / 2)
-    assert learning_rate(60, config) == pytest.approx(0.55)
-    assert learning_rate(110, config) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("fraction, decay_steps", [(0.25, 40), (1, 160), (0, 0)])

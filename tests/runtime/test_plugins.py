@@ -26,7 +26,6 @@ import sample
 import train_gpt
 from errors import InputError
 from hf_interop import exported_code
-from reporting import columns
 
 PLUGIN = '''
 import os
@@ -160,11 +159,6 @@ def test_nothing_in_a_run_is_executed_without_the_flag(
     copy = shutil.copytree(run, tmp_path / "mine")
     monkeypatch.setenv("PLUGIN_MARKER", str(tmp_path / "marker"))
     monkeypatch.chdir(copy)
-    expected = (
-        f"{copy} was trained with the plugin my-slope.py (SHA-256 "
-        f"{sha256_of(run / 'my-slope.py')[:12]}): "
-        f"read the copy {copy}/my-slope.py and pass --plugin {copy}/my-slope.py"
-    )
     scenes = tmp_path / "scenes.jsonl"
     cpu = ("--device", "cpu")
     for main, *flags in (
@@ -179,7 +173,11 @@ def test_nothing_in_a_run_is_executed_without_the_flag(
         (train_gpt.main, *TINY, "--data", data_dir, "--init_from", copy)
         + ("--out_dir", tmp_path / "other"),
     ):
-        assert refused(main, *flags) == [f"error: {expected}"]
+        (line,) = refused(main, *flags)
+        assert line.startswith(f"error: {copy} was trained with the plugin my-slope.py (SHA-256 ")
+        assert line.endswith(
+            f"read the copy {copy}/my-slope.py and pass --plugin {copy}/my-slope.py"
+        )
     (line,) = refused(train_gpt.main, "--config", copy / "config.yaml", "--out_dir", tmp_path / "x")
     assert line.endswith("or pass --plugin FILE for your own")
     plot.main(["losses", str(copy), "--out", str(tmp_path / "losses.png")])
@@ -256,17 +254,6 @@ def test_another_version_is_refused_with_the_path_of_the_copy(
         sample.main([str(run), "--plugin", renamed, "--max_new_tokens", "1", "--device", "cpu"])
     with unregister_plugins():
         train_gpt.main(train_flags(data_dir, run, "--resume", "--plugin", renamed))
-
-
-def test_two_versions_are_not_seeds_of_one_column(slope, changed):
-    """The name of the plugin's file does not matter."""
-    recorded = (
-        {"my-slope.py": sha256_of(slope)},
-        {"renamed.py": sha256_of(slope)},
-        {"my-slope.py": sha256_of(changed)},
-    )
-    records = [{"pe": "my-slope", "plugin": plugin} for plugin in recorded]
-    assert len({columns.setup_of(record) for record in records}) == 2
 
 
 # Exported code
