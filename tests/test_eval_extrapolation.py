@@ -2,6 +2,7 @@
 
 import json
 import math
+from unittest import mock
 
 from runtime import checkpoints, files
 
@@ -280,23 +281,13 @@ def test_record_identifies_checkpoint_text_and_protocol(run, data_dir):
     assert {"command", "commit", "torch", "device", "time"} <= record["provenance"].keys()
 
 
-def test_only_missing_lengths_are_computed(run, monkeypatch):
-    folder, computed, measure = run("cable"), [], eval_extrapolation.measure
-
-    def note_length(loaded, length, text):
-        computed.append(length)
-        return measure(loaded, length, text)
-
-    monkeypatch.setattr(eval_extrapolation, "measure", note_length)
-    for lengths in ("32,16", "16,64"):
-        evaluate(folder, "--lengths", lengths)
-    assert computed == [16, 32, 64]
-
-
-def test_each_text_and_checkpoint_has_its_record(run, capsys):
-    folder = run("cable")
+def test_each_text_and_checkpoint_has_its_record(run, capsys, monkeypatch):
+    """Only missing lengths are computed."""
+    folder, measure = run("cable"), mock.Mock(wraps=eval_extrapolation.measure)
+    monkeypatch.setattr(eval_extrapolation, "measure", measure)
     evaluate(folder, "--lengths", "32,16")
     evaluate(folder, "--lengths", "16,64")
+    assert [call.args[1] for call in measure.call_args_list] == [16, 32, 64]
     whole = read_record(folder)
     assert [*whole["lengths"]] == ["16", "32", "64"]
     evaluate(folder, "--lengths", "16", "--max_tokens", 16)

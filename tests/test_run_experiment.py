@@ -319,20 +319,25 @@ DAMAGES = [
 ]
 
 
+def record_job(folder, name, code=""):
+    """Return a job that writes a record, reports it and runs further code."""
+    path = folder / name
+    return Job(name, ["log", f"touch {path}; {say(records=[str(path)])}{code}"])
+
+
+def reported(folder):
+    """Return the names of the records of the latest report."""
+    return "".join(Path(x).name for x in (folder / "report").read_text().split("\n")[-2].split())
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_reports_lose_only_their_own_rows(tmp_path, run, damage):
-    for name in "ab":
-        (tmp_path / name).touch()
-    jobs = [Job(name, ["log", say(records=[str(tmp_path / name)])]) for name in "ab"]
-    assert run(*jobs) == 0
+    assert run(record_job(tmp_path, "a"), record_job(tmp_path, "b")) == 0
     (tmp_path / "logs" / "a.jsonl").write_bytes(damage)
-    (again,) = [Job("b", jobs[1].words)]
-    assert run(again) == 0
-    last = (tmp_path / "report").read_text().splitlines()[-1]
-    assert last.split() == [str(tmp_path / "b")]
-    assert run(Job("a", jobs[0].words)) == 0
-    last = (tmp_path / "report").read_text().splitlines()[-1]
-    assert last.split() == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert run(record_job(tmp_path, "b")) == 0
+    assert reported(tmp_path) == "b"
+    assert run(record_job(tmp_path, "a")) == 0
+    assert reported(tmp_path) == "ab"
 
 
 def test_jobs_have_logs_of_their_own(tmp_path, run):
@@ -343,13 +348,9 @@ def test_jobs_have_logs_of_their_own(tmp_path, run):
 
 
 def test_records_that_are_written_while_a_signal_arrives_count(tmp_path, run):
-    for name in "ab":
-        (tmp_path / name).touch()
-    a, b = (say(records=[str(tmp_path / name)]) for name in "ab")
-    assert run(Job("a", ["log", f"{a}kill -TERM $PPID; sleep 1"])) == 128 + signal.SIGTERM
-    assert run(Job("b", ["log", b])) == 0
-    last = (tmp_path / "report").read_text().splitlines()[-1]
-    assert last.split() == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert run(record_job(tmp_path, "a", "kill -TERM $PPID; sleep 1")) == 128 + signal.SIGTERM
+    assert run(record_job(tmp_path, "b")) == 0
+    assert reported(tmp_path) == "ab"
 
 
 def test_a_training_that_ends_before_its_last_step_is_interrupted(tmp_path, run, capsys):
