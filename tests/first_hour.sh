@@ -100,7 +100,7 @@ print("generated:", tokenizer.decode(model.generate(**inputs, max_new_tokens=9)[
 PYTHON
 expect "generated: <|endoftext|>Text 1" env -C "$OUT" HF_HUB_OFFLINE=1 python load.py exported
 echo "# changed" >>"$OUT/my_encoding.py"
-refuse "--override plugin" "${train[@]}" --data "$OUT/data" --pe recency "${plugin[@]}" --out_dir "$mine" --resume
+refuse "--override plugin" "${train[@]}" --data "$OUT/data" --pe recency "${plugin[@]}" --out_dir "$mine" --resume --steps 9
 
 part "A run of your own: train further, change the encoding"
 plugin=(--plugin "$mine/my_encoding.py")
