@@ -41,3 +41,14 @@ RECIPES = {
 def test_config_has_the_papers_settings(name):
     config = Config(**yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text()))
     assert {key: getattr(config, key) for key in RECIPES[name]} == RECIPES[name]
+
+
+@pytest.mark.parametrize("size, epochs", [("tiny", 10), ("small", 5), ("medium", 3)])
+def test_epochs_of_the_configs(size, epochs):
+    """The epochs that v3 prints are those of 131,072 tokens per step, not of 524,288."""
+    settings = yaml.safe_load((ROOT / f"configs/wikitext103_{size}.yaml").read_text())
+    tokens = 118e6  # of WikiText-103's training split
+    config = Config(**settings)
+    assert (config.size, config.block_size) == (size, 1024)
+    assert settings["steps"] * settings["tokens_per_step"] / tokens == pytest.approx(epochs, 0.12)
+    assert settings["steps"] * Config.tokens_per_step / tokens > 4 * epochs * 0.95

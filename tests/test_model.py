@@ -236,7 +236,8 @@ def test_initial_weights_match_the_table():
 
 
 @pytest.mark.parametrize(
-    "size, millions", [("small", 124.4), ("medium", 354.8), ("large", 774.0), ("xl", 1557.6)]
+    "size, millions",
+    [("tiny", 45.2), ("small", 124.4), ("medium", 354.8), ("large", 774.0), ("xl", 1557.6)],
 )
 def test_sizes_match_gpt2(size, millions):
     with torch.device("meta"):

@@ -122,16 +122,6 @@ def test_a_checkpoint_under_the_name_of_another_step_is_refused(run, resume, ref
     assert refused(sample.main, run)[0].endswith("restore a copy of it")
 
 
-def test_settings_are_read_without_the_weights(run):
-    """The tensors are mapped into memory, of the file that was checked."""
-    checkpoint = checkpoints.load_checkpoint(run)
-    expected = digest(checkpoint["model"])
-    mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if NEWEST in line]
-    assert mapped
-    (run / NEWEST).unlink()
-    assert digest(checkpoint["model"]) == expected
-
-
 def test_every_reader_refuses_nan_and_inf_by_name(run, resume, refused, data_dir, tmp_path):
     checkpoint = checkpoints.load_checkpoint(run)
     weights = {name: tensor.clone() for name, tensor in checkpoint["model"].items()}
