@@ -107,7 +107,7 @@ plugin=(--plugin "$mine/my_encoding.py")
 expect "step 12/12" "${train[@]}" --data "$OUT/data" --pe recency "${plugin[@]}" --logger tensorboard \
     --out_dir "$mine" --resume --steps 12
 refuse "pass --override lr" "${train[@]}" --data "$OUT/data" --pe recency "${plugin[@]}" --logger tensorboard \
-    --out_dir "$mine" --resume --steps 12 --lr 2e-2
+    --out_dir "$mine" --resume --steps 13 --lr 2e-2
 expect "alibi" python train_gpt.py --init_from "$mine" "${plugin[@]}" --pe alibi --data "$OUT/data" --steps 2 \
     --tokens_per_step 256 --micro_batch 8 --warmup_steps 0 --out_dir "$OUT/runs/alibi"
 
