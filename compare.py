@@ -31,9 +31,14 @@ from evaluation.intervals import Interval
 from evaluation.measures import MEASURES
 from evaluation.record_schema import read_records
 from evaluation.significance import explain_marks, paired_test
-from reporting.columns import Column, describe_differences, make_columns, read_may_differ
-from reporting.comparisons import compare, printed_interval
-from reporting.formatting import MISSING, Table, mean_and_deviation
+from reporting.columns import (
+    Column,
+    compare,
+    describe_differences,
+    make_columns,
+    read_may_differ,
+)
+from reporting.formatting import MISSING, Table, mean_and_deviation, with_interval
 from reporting.metrics import PERPLEXITY, describe_protocol, metric_of
 
 
@@ -84,11 +89,14 @@ def compare_at(length: int, first: Column, *others: Column) -> list[dict[str, st
             what = f"{first.label} and {other.label} have no seed in common"
             raise InputError(f"{what}: evaluate runs of the same seeds")
         ratio = compare((first, other), (length, length), MEASURES["perplexity"])
-        if ratio is None:
+        if not ratio:
             continue
         text, p = "not comparable", MISSING
         if isinstance(ratio, Interval):
-            text = printed_interval(ratio, digits=4, one_seed=True)
+            seeds = f"{ratio.seeds} seeds" if ratio.seeds > 1 else "one seed"
+            text = (
+                f"{with_interval(ratio, 4)}, {seeds}{'' if ratio.paired else ', unpaired'}"
+            )
             test = paired_test(*by_seed)
             p = f"{test.p:.2g}{test.mark}" if test else MISSING
         ours, theirs = (

@@ -19,8 +19,7 @@ hellaswag        eval_hellaswag.py
 train, ...       bench.py: a table and a plot for each benchmark; train_time,
                  where the time goes
 compare          bench.py compare: speed relative to other code
-training_lengths perplexity of runs of different training length, and their
-                 `bench.py train`
+generalization   --paper: accuracy, and perplexity on other data
 
 Runs that differ only in their seed become one column, mean ± standard
 deviation. A line above the table names what else differs,
@@ -41,7 +40,9 @@ import importlib
 import io
 import shlex
 import shutil
+import subprocess
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -58,16 +59,16 @@ from reporting import figures, metrics, paper, paper_tables, tables
 from reporting.columns import (
     describe_differences,
     describe_spans,
-    differing_texts,
+    group_by,
     group_by_protocol,
     in_order,
     make_columns,
     read_may_differ,
 )
-from reporting.formatting import MISSING, Folder, Table, escape_markdown
-from reporting.metrics import METRICS, PERPLEXITY, SPEED, Metric
-from reporting.paper import TRAINING_LENGTHS, Printed
-from reporting.paper_tables import AGREEMENT_CAPTION, Agreement, Compared
+from reporting.formatting import MISSING, Folder, Table
+from reporting.metrics import PERPLEXITY, SPEED, Metric
+from reporting.paper import Printed
+from reporting.paper_tables import AGREEMENT_CAPTION, Agreement, Cell
 
 ROOT = Path(__file__).parent
 AGREEMENT = Path("results/paper/README.md")
@@ -103,7 +104,7 @@ def main(argv=None) -> list[Agreement]:
     out = Report(config.out_dir)
     report_records(config, out)
     out.write()
-    return out.agreements
+    return [*out.agreements.values()]
 
 
 class Report(Folder):
@@ -111,18 +112,18 @@ class Report(Folder):
 
     def __init__(self, path: str):
         super().__init__(path)
-        self.agreements: list[Agreement] = []
+        self.agreements: dict[str, Agreement] = {}
 
-    def add_compared(
-        self, stem: str, table: Table, found: Compared | None, warning: str = ""
-    ) -> None:
-        """Add a table, that of the paper's numbers, and a row on the agreement."""
-        compared, agreement = found or (None, None)
-        parts = [compared.text()] if compared else []
-        if agreement and agreement.pairs:
-            self.agreements.append(agreement)
-            parts.append(agreement.text())
-        self.add_table(stem, table, *parts, warning=warning)
+    def add_compared(self, printed: Printed, cells: Iterable[Cell]) -> list[str]:
+        """Return the table of a paper's numbers and ours, and a row on the agreement."""
+        found = Agreement(printed, [*cells])
+        if not found.measured():
+            return []
+        self.agreements.setdefault(
+            printed.table, Agreement(printed, [])
+        ).cells += found.cells
+        table = found.table()
+        return [table.text() if table else "", Table.from_rows([found.row()]).markdown()]
 
 
 def report_records(config: Config, out: Report) -> None:
@@ -130,31 +131,30 @@ def report_records(config: Config, out: Report) -> None:
     printed = paper.load(config.paper) if config.paper else None
     remedy = "write it with eval_*.py, retrieval.evaluate or bench.py"
     records = [*read_records(config.records, remedy).values()]
-    is_generalization = config.paper == paper.GENERALIZATION
-    if printed and not is_generalization:
-        matching = [record for record in records if metrics.matches_paper(printed, record)]
-        if not matching:
-            what = f"{config.paper} holds {printed.metric} of decoders, or of encoders"
-            raise InputError(f"{what}, but none of the records does: use another --paper")
+    if printed and not any(metrics.matches_paper(printed, record) for record in records):
+        what = f"{config.paper} holds {printed.metric} of decoders, or of encoders"
+        raise InputError(f"{what}, but none of the records does: use another --paper")
     may_differ = read_may_differ(config.may_differ, records)
-    found: dict[Metric, list[dict]] = {metric: [] for metric in METRICS.values()}
-    for record in records:
-        found.setdefault(metrics.metric_of(record), []).append(record)
-    found[metrics.GAIN] = measures.gain_records(found[PERPLEXITY])
-    accuracies = in_order(found[metrics.ACCURACY])
-    if is_generalization:
-        report_generalization(found[PERPLEXITY] + accuracies, printed, out)
-    speeds = [record["train"] for record in found[SPEED] if "train" in record]
+    found = group_by(records, metrics.metric_of)
+    found[metrics.GAIN] = measures.gain_records(found.get(PERPLEXITY, []))
+    speeds = found.get(SPEED, [])
     for metric, group in found.items():
         if metric.key and group:
             report_lengths(metric, group, may_differ, speeds, printed, out)
+    accuracies = in_order(found.get(metrics.ACCURACY, []))
     if accuracies:
         out.add_table(metrics.ACCURACY.stem, tables.accuracy_table(accuracies))
-    for stem, record in numbered(metrics.LOSSES.stem, found[metrics.LOSSES]):
-        out.add_table(stem, tables.loss_table(record))
-    for stem, record in numbered(metrics.COMPARISON.stem, found[metrics.COMPARISON]):
-        out.add_table(stem, tables.comparison_table(record))
-    report_speeds(found[SPEED], printed, out)
+    if printed and printed.metric == paper.GENERALIZATION:
+        cells = paper_tables.generalization_cells(
+            accuracies + found.get(PERPLEXITY, []), printed
+        )
+        if parts := out.add_compared(printed, cells):
+            print(out.add("generalization.md", *parts))
+    for make in (tables.loss_table, tables.comparison_table):
+        metric = metrics.LOSSES if make is tables.loss_table else metrics.COMPARISON
+        for stem, record in numbered(metric.stem, found.get(metric, [])):
+            out.add_table(stem, make(record))
+    report_speeds(speeds, printed, out)
 
 
 def numbered(stem: str, items: list) -> list[tuple[str, Any]]:
@@ -162,16 +162,6 @@ def numbered(stem: str, items: list) -> list[tuple[str, Any]]:
     if len(items) == 1:
         return [(stem, items[0])]
     return [(f"{stem}_{number}", item) for number, item in enumerate(items, 1)]
-
-
-def report_generalization(records: list[dict], printed: Printed, out: Report) -> None:
-    """Add the table of results on other data than that of the training."""
-    table, agreement = paper_tables.generalization_table(records, printed)
-    by_length = [record for record in records if "lengths" in record]
-    if differing := differing_texts(by_length):
-        names = escape_markdown(", ".join(differing))
-        table.caption += f" Models are tested on different text or contexts: {names}."
-    out.add_compared("generalization", table, (None, agreement))
 
 
 def report_lengths(
@@ -184,7 +174,7 @@ def report_lengths(
 ) -> None:
     """Add tables and plots for each data set and protocol of a metric.
 
-    speeds: results of `bench.py train`.
+    speeds: records of bench.py.
     """
     groups = group_by_protocol(records)
     for number, group in enumerate(groups, 1):
@@ -196,24 +186,25 @@ def report_lengths(
         warning, differences = describe_differences(columns, may_differ, by_model=True)
         table, stem = metric.table(columns, marks), f"{metric.stem}{suffix}"
         table.caption += caption + describe_spans(columns) + differences
-        compared = None
+        parts = []
         if metric is metrics.RECEPTIVE_FIELD:
-            fields = paper.load(paper.RECEPTIVE_FIELDS)
-            compared = paper_tables.receptive_field_comparison(columns, fields)
-        elif matching:
-            compared = paper_tables.paper_comparison(columns, matching, marks)
-        out.add_compared(stem, table, compared, warning)
+            fields = paper.load(paper.RECEPTIVE_FIELD_TABLE)
+            cells = paper_tables.receptive_field_cells(columns, fields)
+            parts = out.add_compared(fields, cells)
+        elif matching and matching.metric == paper.TRAINING_LENGTHS:
+            trains = [record["train"] for record in speeds if "train" in record]
+            cells = paper_tables.training_length_cells(columns, trains, matching)
+            parts = out.add_compared(matching, cells)
+        elif matching and matching.numbers:
+            cells = paper_tables.length_cells(columns, matching, marks)
+            parts = out.add_compared(matching, cells)
+        out.add_table(stem, table, *parts, warning=warning)
         if not metrics.entries_of(group):
             continue
         out.add_plot(stem, partial(metric.plot, columns))
         if metric is metrics.RECEPTIVE_FIELD:
             draw = partial(figures.cumulative_gradient, columns)
             out.add_plot(f"cumulative_gradient{suffix}", draw)
-        if matching and matching.metric == TRAINING_LENGTHS:
-            pairs, agreement = paper_tables.training_length_table(columns, speeds, matching)
-            if pairs:
-                pairs.caption = f"{PERPLEXITY.caption(group)} {pairs.caption}"
-                out.add_compared(f"training_lengths{suffix}", pairs, (None, agreement))
 
 
 def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> None:
@@ -224,10 +215,11 @@ def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> 
             result = record[benchmark]
             table = tables.speed_table(benchmark, result, by_context=True)
             table.caption += f" {tables.describe_machine(record)}"
-            compared = None
+            parts = []
             if printed and printed.metric == paper.SPEED:
-                compared = paper_tables.paper_speeds(benchmark, result, printed)
-            out.add_compared(stem, table, compared)
+                cells = paper_tables.speed_cells(benchmark, result, printed)
+                parts = out.add_compared(printed, cells)
+            out.add_table(stem, table, *parts)
             if times := tables.time_table(result):
                 out.add_table(f"{stem}_time", times)
             out.add_plot(stem, partial(figures.speeds, result))
@@ -262,8 +254,8 @@ def agreement_page(found: list[tuple[str, Agreement]]) -> str:
     """Return the page on all printed tables; found: with our records."""
     rows = []
     for name in paper.index():
-        measured = [(records, each) for records, each in found if each.table == name]
-        unmeasured = Agreement(name)
+        measured = [each for each in found if each[1].paper.table == name]
+        unmeasured = Agreement(paper.load(name), [])
         for records, each in measured or [(MISSING, unmeasured)]:
             rows.append(each.row() | {"our records": records})
     table = Table.from_rows(rows)
@@ -278,13 +270,25 @@ def content_of(path: Path) -> bytes | None:
     return b"" if path.suffix == ".png" else path.read_bytes()
 
 
+def without_row(rows: list[dict]) -> list[str]:
+    """Return the committed tables and plots of results/ that no row makes."""
+    command = ["git", "ls-files", "results/**.md", "results/**.png"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    made = {file for row in rows for file in files_of(row)}
+    files = [Path(name) for name in listed.stdout.splitlines()]
+    return [f"{each}" for each in files if each.name != "README.md" and each not in made]
+
+
 def make_all(check: bool) -> None:
-    """Make all files; check: compare only. Raises InputError if some differ."""
-    made, agreements = [AGREEMENT], []
+    """Make all files; check: compare only. Raises InputError if some differ or have no row."""
+    rows, made, agreements = read_rows(), [AGREEMENT], []
+    if unknown := check and without_row(rows):
+        what = f"no row of results/reports.yaml makes {', '.join(unknown)}"
+        raise InputError(f"{what}: add one, or remove the file")
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         shutil.copytree(ROOT / "results", root / "results")
-        for row in read_rows():
+        for row in rows:
             files = files_of(row)
             names = ", ".join(map(str, files))
             if "needs" in row:

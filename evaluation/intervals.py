@@ -34,9 +34,9 @@ class Interval:
 
     def exp(self) -> "Interval":
         """Return the interval of the exponential; infinity for an overflow."""
-        return self._map(lambda value: math.inf if value >= 700 else math.exp(value))
+        return self.map(lambda value: math.inf if value >= 700 else math.exp(value))
 
-    def _map(self, function) -> "Interval":
+    def map(self, function) -> "Interval":
         low = None if self.low is None else function(self.low)
         high = None if self.high is None else function(self.high)
         return Interval(function(self.estimate), low, high, self.seeds, self.paired)

@@ -44,7 +44,7 @@ def log_seconds_per_token(entry: dict) -> list[float]:
 
 
 def _memory_ratio(pairs: Pairs) -> Interval:
-    return Interval(*[pairs[0][0]["memory"] / pairs[0][1]["memory"]] * 3)
+    return Interval(pairs[0][0]["memory"] / pairs[0][1]["memory"])
 
 
 def _time_ratio(pairs: Pairs) -> Interval:

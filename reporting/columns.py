@@ -18,6 +18,8 @@ from runtime import cli
 from runtime.settings import MAY_CHANGE_ON_RESUME, RECORD_DEFAULTS
 
 from errors import InputError
+from evaluation.intervals import Interval
+from evaluation.measures import Pairs
 from reporting.formatting import (
     escape_markdown,
     join_numbers,
@@ -109,17 +111,25 @@ class Column:
         return entry.get(f"{self.key}_se")
 
 
-def entry_pairs(
-    first: Column, first_length: int, second: Column, second_length: int
-) -> list[tuple[dict, dict]]:
-    """Return pairs of entries by seed, of two columns or two lengths of one.
+def compare(
+    columns: tuple[Column, Column],
+    lengths: tuple[float, float],
+    measure: Callable[[Pairs], Interval],
+    *ignored: str,
+) -> Interval | list[str]:
+    """Return the first column's value relative to the second's, at their lengths.
 
-    Columns without a shared seed are paired in order.
+    Paired by seed or, without a shared one, in order. ignored: settings
+    that may differ. A list has the settings that prevent it, and is
+    empty if one was not measured.
     """
-    ours = first.entries_by_seed(first_length)
-    theirs = second.entries_by_seed(second_length)
+    first, second = columns
+    settings = first.differing(second, *ignored)
+    if settings or not (first.values(lengths[0]) and second.values(lengths[1])):
+        return settings
+    ours, theirs = first.entries_by_seed(lengths[0]), second.entries_by_seed(lengths[1])
     shared = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
-    return shared or [*zip(ours.values(), theirs.values(), strict=False)]
+    return measure(shared or [*zip(ours.values(), theirs.values(), strict=False)])
 
 
 def dataset_of(record: dict) -> str:
@@ -134,7 +144,7 @@ def make_columns(records: list[dict], key: str, may_differ: Names = ()) -> list[
     columns. If runs still share it, it ends with the run's name, with
     its folder if several runs have this name.
     """
-    groups = [*_group(_join_lengths(in_order(records)), setup_of).values()]
+    groups = [*group_by(_join_lengths(in_order(records)), setup_of).values()]
     first = [group[0] for group in groups]
     labels = [record["pe"] + _label_suffix(record, first) for record in first]
     runs = Counter(record.get("run") for record in records)
@@ -160,7 +170,7 @@ def _join_lengths(records: list[dict]) -> list[dict]:
     """
     names = ("seed", "run", "folder", "checkpoint_sha256")
     joined = []
-    for same in _group(
+    for same in group_by(
         records, lambda each: (*setup_of(each), *map(each.get, names))
     ).values():
         if "lengths" not in same[0]:
@@ -241,7 +251,9 @@ def describe_differences(
     lengths.
     """
     first = [column.records[0] for column in columns]
-    models = _group(first, lambda each: by_model and (each.get("size"), each["block_size"]))
+    models = group_by(
+        first, lambda each: by_model and (each.get("size"), each["block_size"])
+    )
     names = sorted(set().union(*map(differing_settings, models.values())))
     wrong = [_describe_setting(name, columns) for name in names if name not in may_differ]
     shown = [_describe_setting(name, columns) for name in names if name in may_differ]
@@ -255,7 +267,7 @@ def _describe_setting(name: str, columns: list[Column]) -> str:
 
     Of many columns, those with the most frequent value are not listed.
     """
-    by_value = _group(columns, lambda each: str(training_of(each.records[0]).get(name)))
+    by_value = group_by(columns, lambda each: str(training_of(each.records[0]).get(name)))
     texts = []
     for value, found in sorted(by_value.items(), key=lambda item: -len(item[1])):
         labels = f" ({', '.join(column.label for column in found)})"
@@ -311,7 +323,7 @@ def group_by_protocol(records: list[dict]) -> list[list[dict]]:
         kept["within"] = "documents" in protocol
         return json.dumps([record["data"], kept, record.get("metric")], sort_keys=True)
 
-    return [*_group(in_order(records), question).values()]
+    return [*group_by(in_order(records), question).values()]
 
 
 def _span_of(record: dict) -> str:
@@ -322,7 +334,7 @@ def _span_of(record: dict) -> str:
 
 def describe_spans(columns: list[Column]) -> str:
     """Return a sentence on columns that are tested on other tokens of the text, if any."""
-    by_span = _group(columns, lambda each: _span_of(each.records[0]))
+    by_span = group_by(columns, lambda each: _span_of(each.records[0]))
     texts = []
     for span, found in by_span.items():
         words = ", ".join(f"{name} {value}" for name, value in json.loads(span).items())
@@ -335,15 +347,8 @@ def describe_spans(columns: list[Column]) -> str:
     )
 
 
-def differing_texts(records: list[dict]) -> list[str]:
-    """Return data sets on which runs were tested on other text, or by another protocol."""
-    names = Counter()
-    for group in group_by_protocol(records):
-        names[group[0]["data"]["dataset"]] += len({*map(_span_of, group)})
-    return [name for name, count in names.items() if count > 1]
-
-
-def _group(records: list, key: Callable) -> dict[Any, list]:
+def group_by(records: list, key: Callable) -> dict[Any, list]:
+    """Return {key: its records}, in order."""
     groups = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)

@@ -13,10 +13,10 @@ from typing import Any
 
 from evaluation import measures, record_schema
 from evaluation.record_schema import schema_of
-from reporting import figures
+from reporting import figures, paper
 from reporting.columns import Column, make_columns
 from reporting.formatting import Table, escape_markdown, join_numbers, number_range
-from reporting.paper import TRAINING_LENGTHS, Printed
+from reporting.paper import Printed
 from reporting.tables import Marks, length_table, token_kind
 
 # Fields of the protocols of perplexity, in words: same-targets, others.
@@ -113,11 +113,16 @@ def metric_of(record: dict) -> Metric:
 
 def matches_paper(printed: Printed, record: dict) -> bool:
     """Return whether a paper's table has a record's metric and model type."""
-    names = {TRAINING_LENGTHS: PERPLEXITY.name, "Receptive fields": RECEPTIVE_FIELD.name}
-    name = names.get(printed.metric, printed.metric)
-    metric = metric_of(record)
+    metrics = {
+        paper.TRAINING_LENGTHS: (PERPLEXITY,),
+        paper.RECEPTIVE_FIELDS: (RECEPTIVE_FIELD,),
+        paper.GENERALIZATION: (PERPLEXITY, ACCURACY),
+        paper.NDCG: (NDCG,),
+        paper.SPEED: (SPEED,),
+    }
+    found = metric_of(record) in metrics.get(printed.metric, (PERPLEXITY,))
     # Papers print perplexities of decoders.
-    return metric.name == name and (metric is NDCG or "objective" not in record)
+    return found and (printed.metric == paper.NDCG or "objective" not in record)
 
 
 def describe_protocol(record: dict) -> str:

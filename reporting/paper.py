@@ -12,12 +12,12 @@ from errors import InputError
 from reporting.formatting import MISSING
 
 FOLDER = Path(__file__).parent.parent / "results" / "paper"
-GENERALIZATION = "cable_v1_table1_generalization"
 MARKS_REFERENCE = "sandwich"  # of daggers and asterisks in table 3 of the Sandwich paper
 SANDWICH = "Sandwich"
-SPEED, TRAINING_LENGTHS = "Speed", "Training lengths"  # metrics of texts
+GENERALIZATION, SPEED = "Generalization", "Speed"  # metrics of tables without contexts
+TRAINING_LENGTHS, RECEPTIVE_FIELDS = "Training lengths", "Receptive fields"
 NDCG = "nDCG@10"
-RECEPTIVE_FIELDS = "sandwich_section5.1_receptive_fields"
+RECEPTIVE_FIELD_TABLE = "sandwich_section5.1_receptive_fields"
 
 
 class Number(NamedTuple):
@@ -41,18 +41,18 @@ class Printed:
     dataset: str
     size: str
     rows: list[dict[str, str]]
-    """rows of a file in results/paper"""
+    """rows of a file in results/paper, one for each printed cell"""
     settings: dict[str, Any]
     """of the paper's training, as in a record; a network of `size`, without changes"""
-    numbers: dict[str, dict[int, Number]] = field(default_factory=dict)
-    """{encoding: {context: number}} of a table, without printed dashes"""
+    numbers: dict[tuple[str, int], Number] = field(default_factory=dict)
+    """{(encoding, context): number} of a table, without printed dashes"""
     lengths: dict[str, int] = field(default_factory=dict)
     """{encoding: training length in tokens} of a table"""
 
     @property
-    def paper(self) -> str:
-        """The paper's name."""
-        return self.source.rpartition(", ")[0]
+    def is_sandwich(self) -> bool:
+        """Whether the Sandwich paper prints the numbers."""
+        return self.source.startswith(SANDWICH)
 
     @property
     def trained_at(self) -> int | None:
@@ -63,29 +63,24 @@ class Printed:
     @property
     def contexts(self) -> list[int]:
         """The contexts of a table, ascending."""
-        return sorted({context for numbers in self.numbers.values() for context in numbers})
+        return sorted({context for _, context in self.numbers})
 
     @property
     def has_marks(self) -> bool:
         """Whether a table has daggers and asterisks."""
-        return any(each.mark for row in self.numbers.values() for each in row.values())
+        return any(number.mark for number in self.numbers.values())
+
+    def name_of(self, pe: str) -> str:
+        """Return an encoding's name in the paper.
+
+        The CABLE paper's text describes the clipped T5 bias. That of the
+        Sandwich paper has logarithmic buckets (section 6.3), as `t5` has.
+        """
+        return "t5" if pe == "t5-clip" and not self.is_sandwich else pe
 
     def number(self, pe: str, context: int) -> Number:
         """Return a number of a table, or Number()."""
-        return self.numbers.get(pe, {}).get(context, Number())
-
-    def has_protocol_of(self, record: dict) -> bool:
-        """Return whether a record's protocol is the paper's; CABLE states none.
-
-        Sandwich scores the last token of segments (section 3.4):
-        same-targets.
-        """
-        return self.paper != SANDWICH or has_same_targets(record)
-
-
-def has_same_targets(record: dict) -> bool:
-    """Return whether a record has the protocol same-targets."""
-    return bool((record.get("protocol") or {}).get("targets"))
+        return self.numbers.get((self.name_of(pe), context), Number())
 
 
 def index() -> dict[str, dict[str, str]]:
@@ -93,10 +88,9 @@ def index() -> dict[str, dict[str, str]]:
     return {row["table"]: row for row in _read("index.csv")}
 
 
-def _read(name: str, table: str | None = None) -> list[dict[str, str]]:
-    """Return the rows of a file, or those of a table."""
+def _read(name: str) -> list[dict[str, str]]:
     with open(FOLDER / name, newline="") as file:
-        return [row for row in csv.DictReader(file) if table in (None, row["table"])]
+        return [*csv.DictReader(file)]
 
 
 def load(name: str) -> Printed:
@@ -105,52 +99,35 @@ def load(name: str) -> Printed:
     if name not in known:
         raise InputError(f"{name} is not a table of a paper: use one of {', '.join(known)}")
     entry = known[name]
-    rows = _read(entry["file"], name)
-    dataset, size = entry["dataset"], entry["size"]
+    rows = [row for row in _read(entry["file"]) if row["table"] == name]
+    if entry["measure"] == SPEED:
+        rows = [row for row in rows if row["ratio"]]
+    if entry["measure"] == GENERALIZATION:
+        rows = [*_one_cell_each(rows)]
     settings = RECORD_DEFAULTS | dict.fromkeys(("n_layer", "n_head", "n_embd"))
     words = (word.partition("=") for word in entry["settings"].split())
     settings |= {key: json.loads(value) for key, _, value in words}
-    printed = Printed(name, entry["what"], entry["measure"], dataset, size, rows, settings)
-    if entry["file"] != "tables.csv":
-        return printed
-    for row in rows:
+    about = (entry[key] for key in ("what", "measure", "dataset", "size"))
+    printed = Printed(name, *about, rows, settings)
+    for row in rows if entry["file"] == "tables.csv" else ():
         value, digits = float(row["value"]), len(row["value"].partition(".")[2])
         deviation = row["deviation"] and f" ± {row['deviation']}"
         text = f"{value:,.{digits}f}{deviation}{row['mark']}"
         number = Number(value, text, row["mark"])
-        printed.numbers.setdefault(row["encoding"], {})[int(row["context"])] = number
+        printed.numbers[row["encoding"], int(row["context"])] = number
     # one, or one per encoding
+    encodings = dict.fromkeys(row["encoding"] for row in rows)
     lengths = [int(length) for length in entry["trained_at"].split()]
-    lengths *= len(printed.numbers) // len(lengths)
-    printed.lengths |= zip(printed.numbers, lengths, strict=True)
-    # The CABLE paper's text describes the clipped T5 bias. That of the
-    # Sandwich paper has logarithmic buckets (section 6.3), as `t5` has.
-    if printed.paper != SANDWICH and "t5" in printed.numbers:
-        printed.numbers["t5-clip"] = printed.numbers["t5"]
-        printed.lengths["t5-clip"] = printed.lengths["t5"]
+    if lengths:
+        lengths *= len(encodings) // len(lengths)
+        printed.lengths |= zip(encodings, lengths, strict=True)
     return printed
 
 
-def count_cells(name: str) -> int:
-    """Return the number of numbers that a table of the index prints."""
-    value = {"speeds.csv": "ratio", "training_lengths.csv": "difference"}
-    entry = index()[name]
-    rows = _read(entry["file"], name)
-    if entry["file"] == "generalization.csv":
-        return len(rows) * (len(rows[0]) - 3)  # without table, model, encoding
-    return sum(row[value.get(entry["file"], "encoding")] != "" for row in rows)
-
-
-def generalization() -> dict[tuple[str, str], dict[str, float]]:
-    """Return {(size, encoding): {column: value}} of CABLE, version 1, table 1.
-
-    hellaswag_acc in percent, and perplexities. Its "cable" is
-    `cable-v1` here.
-    """
-    numbers = {}
-    for row in _read("generalization.csv", GENERALIZATION):
-        size, pe = row.pop("model"), row.pop("encoding")
-        columns = {key: float(text) for key, text in row.items() if key != "table"}
-        names = {"cable": ["cable-v1"], "t5": ["t5", "t5-clip"]}.get(pe, [pe])
-        numbers |= {(size, name): columns for name in names}
-    return numbers
+def _one_cell_each(rows: list[dict[str, str]]):
+    """Yield a row for each number of generalization.csv. Its "cable" is `cable-v1` here."""
+    for row in rows:
+        names = {"table": row.pop("table"), "size": row.pop("model")}
+        encoding = row.pop("encoding").replace("cable", "cable-v1")
+        for quantity, value in row.items():
+            yield names | {"encoding": encoding, "quantity": quantity, "value": value}

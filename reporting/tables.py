@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+import numpy as np
+
 from evaluation import intervals
 from evaluation.measures import FINAL, last_losses
 from reporting.columns import Column, all_lengths, make_columns, sort_key
-from reporting.comparisons import loss_columns
 from reporting.formatting import (
     Table,
     escape_markdown,
@@ -109,9 +110,16 @@ def token_kind(record: dict) -> str:
 
 def loss_table(record: dict) -> Table:
     """Return a table of `plot.py losses`: mean ± standard deviation over seeds."""
+    shared = set.intersection(
+        *({step for step, _ in run["losses"]} for run in record["runs"])
+    )
+    shown = {"block_size": 1, "step": None, "settings": {}}
     cells = [["encoding", "final loss", "mean loss", "seeds"]]
-    for column in loss_columns(record["runs"]):
-        losses = [entry["losses"] for entry in column.entries_by_seed(1).values()]
+    for column in make_columns([run | shown for run in record["runs"]], "losses"):
+        runs = column.records if shared else []
+        losses = [
+            np.array([y for step, y in run["losses"] if step in shared]) for run in runs
+        ]
         row = [column.label]
         for part in (FINAL, 1):
             means = [float(last_losses(each, part).mean()) for each in losses]

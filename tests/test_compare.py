@@ -39,7 +39,7 @@ def test_table_has_the_lengths_that_both_records_hold(trained, tmp_path, capsys)
     ]
     for row in rows:
         ratio, low, high = map(
-            float, re.fullmatch(r"(.*) \((.*) to (.*); one seed\)", row[4]).groups()
+            float, re.fullmatch(r"(.*) \((.*) to (.*)\), one seed", row[4]).groups()
         )
         assert ratio == pytest.approx(float(row[1]) / float(row[3]), abs=2e-3)
         assert low <= ratio <= high
@@ -104,7 +104,7 @@ def test_seeds_are_compared_by_a_paired_t_test(tmp_path, capsys):
         assert float(row[5][:-1]) == pytest.approx(p, rel=0.06)
         assert p < 0.05
         ratio = np.exp(-np.log(np.divide(values[length], SEEDS["sandwich"][length])).mean())
-        assert row[4].startswith(f"{ratio:.4f} (") and row[4].endswith("; 5 seeds)")
+        assert row[4].startswith(f"{ratio:.4f} (") and row[4].endswith("), 5 seeds")
     assert "(paired two-sided t-test over shared seeds, level 0.05)" in out
 
 
@@ -117,7 +117,7 @@ def test_means_and_ratios_are_of_shared_seeds(tmp_path, capsys, refused):
     for row, length in zip(rows, (256, 512), strict=True):
         means = [np.mean(SEEDS[pe][length][:4]) for pe in ("sandwich", "alibi")]
         assert [row[1][:4], row[3][:4]] == [f"{mean:.2f}" for mean in means]
-        assert row[4].endswith("; 4 seeds)")
+        assert row[4].endswith("), 4 seeds")
     apart = ("sandwich-0.json", "sandwich-1.json", "alibi-3.json", "alibi-4.json")
     (line,) = refused(compare.main, *[path for path in paths if str(path).endswith(apart)])
     assert "sandwich and alibi have no seed in common: evaluate runs of the same seeds" in line

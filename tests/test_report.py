@@ -15,7 +15,6 @@ import record_examples
 from conftest import ROOT
 
 import report
-from reporting import paper
 
 TABLE_2 = "cable_table2_fineweb-edu-10b_small_dapev2_trained-at-512"
 SAME_TARGETS = {"name": "same-targets", "targets": 1, "spans": 1000, "overlap": 0.0}
@@ -175,16 +174,13 @@ def test_results_on_other_data_are_next_to_the_paper_s(tmp_path):
     for seed, value in ((1, 40.0), (2, 41.0)):
         measured = record("rope", {256: value, 512: 9.0}, run=f"{seed}", seed=seed) | model | data
         paths.append(save(tmp_path / f"{seed}.json", measured))
-    numbers = paper.GENERALIZATION
-    report.main([*paths, "--paper", numbers, "--out_dir", str(tmp_path / "out")])
-    with open(tmp_path / "out" / "generalization.csv") as file:
-        header, row = csv.reader(file)
-    names = "HellaSwag acc, acc_norm, paper, wikitext103, paper (wikitext103), paper (WikiText-2)"
-    assert header[2:] == names.split(", ")
-    assert row == ["medium", "rope", "30.00", "40.00", "27.10", "40.50", "48.09", "43.03"]
+    table = "cable_v1_table1_generalization"
+    report.main([*paths, "--paper", table, "--out_dir", str(tmp_path / "out")])
     text = (tmp_path / "out" / "generalization.md").read_text()
+    assert cells_of(text)[0] == ["encoding", "hellaswag_acc", "wikitext2_ppl", "wikitext103_ppl"]
+    row = ["medium, rope", "40.00 (27.10)", "40.50 ± 0.71 (43.03)", "40.50 ± 0.71 (48.09)"]
+    assert cells_of(text)[2] == row
     assert "CABLE, version 1, table 1" in text
-    assert "does not name its HellaSwag metric" in text
 
 
 def speed_entry(seconds, **ratios):
@@ -359,6 +355,12 @@ def test_check_names_files_that_differ(monkeypatch, tmp_path, refused):
     command = "results/reproduction/table2.jsonl --paper " + TABLE_2
     row = {"command": f"python report.py {command} --out_dir results/reproduction"}
     monkeypatch.setattr(report, "ROOT", tmp_path)
+
+    def git(*words):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+
+    git("init", "-q")
+    git("add", "results/reproduction/perplexity.md", "results/reproduction/README.md")
     monkeypatch.setattr(report, "read_rows", lambda: [row | {"files": ["perplexity.md"]}])
     report.main(["--all"])
     table = tmp_path / "results" / "reproduction" / "perplexity.md"
@@ -374,3 +376,6 @@ def test_check_names_files_that_differ(monkeypatch, tmp_path, refused):
     report.main(["--all"])
     assert table.read_text() == text
     report.main(["--all", "--check"])
+    git("add", "results/reproduction/recall.png")  # no row makes it
+    (line,) = refused(report.main, "--all", "--check")
+    assert "no row of results/reports.yaml makes results/reproduction/recall.png: add" in line

@@ -7,9 +7,11 @@ from reporting import paper
 from reporting.columns import make_columns
 from reporting.paper_tables import (
     Agreement,
-    paper_comparison,
-    receptive_field_comparison,
-    training_length_table,
+    Cell,
+    length_cells,
+    receptive_field_cells,
+    speed_cells,
+    training_length_cells,
 )
 
 TABLE_1 = "cable_table1_wikitext-103_tiny"
@@ -24,8 +26,10 @@ def ours(pe, perplexities, settings=(), block_size=1024, **fields):
     return made | {"settings": SETTINGS | dict(settings)} | fields
 
 
-def compared(records, table):
-    return paper_comparison(make_columns(records, "perplexity"), paper.load(table))
+def compared(records, name):
+    printed, columns = paper.load(name), make_columns(records, "perplexity")
+    agreement = Agreement(printed, [*length_cells(columns, printed, {})])
+    return agreement.table(), agreement
 
 
 # Two seeds of t5-clip. The paper: cable 23.70, 22.32; t5 23.60.
@@ -67,7 +71,7 @@ def test_off_the_paper_s_setting_there_are_no_percentages(changes, name):
     table, agreement = compared(
         [*RECORDS[1:], ours("cable", {512: 33.0, 1024: 22.0}, **changes)], TABLE_1
     )
-    assert agreement.differing == {name}
+    assert agreement.differing() == [name]
     assert [*agreement.row().values()][3:] == ["—", "—", f"no: {name}"]
     assert "%" not in (table.text() if table else "")
 
@@ -98,7 +102,7 @@ def test_growth_and_order_next_to_the_paper_s():
     ]
     assert "at 15 times the training length" in table.caption
     assert "2 of 3 pairs of encodings have the paper's order." in table.caption
-    assert len(agreement.pairs) == 7
+    assert len(agreement.measured()) == 7
 
 
 def test_tables_of_sandwich():
@@ -115,15 +119,15 @@ def test_tables_of_sandwich():
     assert table.cells[1][:2] == ["alibi-shift:shift=6", "4.60 (4.4, +4.5%)"]
     segments = [each | {"protocol": {"name": "segments"}} for each in records]
     table, agreement = compared(segments, "sandwich_table2_arxiv")
-    assert agreement.differing == {"protocol"}
+    assert agreement.differing() == ["protocol"]
     assert table.cells[2] == ["window:w=160", "1.43 (1.00)", "1 (1)"]
     assert "at 4 times the shortest context" in table.caption
     tied = [each | {"settings": each["settings"] | {"tied": True}} for each in records]
-    assert compared(tied, "sandwich_table2_arxiv")[1].differing == {"tied"}
+    assert compared(tied, "sandwich_table2_arxiv")[1].differing() == ["tied"]
     full = ours("sandwich", {4096: 5.0, 16384: 5.0}, settings, 512, **setting)
     assert compared([full], "sandwich_table5_arxiv")[0] is None
     table, agreement = compared([full | {"cache_window": 2048}], "sandwich_table5_arxiv")
-    assert agreement.differing == set() and len(agreement.pairs) == 2
+    assert agreement.differing() == [] and len(agreement.measured()) == 2
 
 
 def test_receptive_fields_of_sandwich_are_next_to_ours():
@@ -134,13 +138,15 @@ def test_receptive_fields_of_sandwich_are_next_to_ours():
         made |= {"metric": "Receptive field", "lengths": {"512": {"receptive_field": field}}}
         records.append(made)
     columns = make_columns(records, "receptive_field")
-    table, agreement = receptive_field_comparison(columns, paper.load(paper.RECEPTIVE_FIELDS))
-    assert table.cells[1:] == [
-        ["alibi-shift:shift=-5", "0.50", "alibi-shift:shift=-3", "1.50"],
-        ["window:w=60", "0.78", "window:w=80", "<1.00"],
-        ["window:w=90", "1.56", "window:w=120", "1.50"],
+    printed = paper.load(paper.RECEPTIVE_FIELD_TABLE)
+    agreement = Agreement(printed, [*receptive_field_cells(columns, printed)])
+    assert agreement.table().cells[1:] == [
+        ["alibi-shift:shift=-5", "0.50 (alibi-shift:shift=-3: 1.50)"],
+        ["window:w=60", "0.78 (window:w=80: <1.00)"],
+        ["window:w=90", "1.56 (window:w=120: 1.50)"],
     ]
-    assert agreement.row()["measured"] == "3" and "block_size" in agreement.differing
+    assert agreement.row()["measured"] == "3" and "block_size" in agreement.differing()
+    assert [cell.deviation() for cell in agreement.cells][1] == 0  # below 1, as printed
 
 
 def entry(seconds, tokens, memory):
@@ -170,29 +176,55 @@ def training_lengths(scale=1, size="medium", dataset="fineweb-edu-bytes"):
         columns += make_columns([made], "perplexity")
     cases = {"cable-v1": entry(0.5 * 1.035, 512, 519_999_999), "sinusoidal": entry(1, 1024, 1e9)}
     contexts = {"512": cases, "1024": cases}
-    settings = {"model": "tiny", "micro_batch": 4, "dtype": "bfloat16", "repeats": 4}
+    settings = {"model": "medium", "micro_batch": 4, "dtype": "bfloat16", "repeats": 4}
     speeds = [settings | {"device": "cuda:0 (H100)", "contexts": contexts}]
-    return training_length_table(columns, speeds, paper.load("cable_v1_training-lengths"))
+    printed = paper.load("cable_v1_training-lengths")
+    return Agreement(printed, [*training_length_cells(columns, speeds, printed)])
 
 
 def test_the_headline_is_next_to_the_paper_s():
-    table, agreement = training_lengths()
-    assert [[row[0], *row[2:6:2], row[5], row[7]] for row in table.cells[1:]] == [
-        ["perplexity at 1,024", "16.10", "16.75", "-0.65", "-0.65"],
-        ["memory (MB)", "520.0", "1,000.0", "-48.0%", "-48%"],
-        ["time per token (µs)", "1,010.7", "976.6", "+3.5%", "+3.5%"],
+    """Blocks are equal: the interval has no width."""
+    agreement = training_lengths()
+    assert agreement.table().cells == [
+        ["encoding", "perplexity", "memory (%)", "time per token (%)"],
+        [
+            "cable-v1, 512 / sinusoidal, 1,024",
+            "-0.65 (-0.65 to -0.65) (-0.65, +0.0%)",
+            "-48.00 (-48%, +0.0%)",
+            "3.50 (3.50 to 3.50) (+3.5%, +0.0%)",
+        ],
     ]
     assert [*agreement.row().values()][1:4] == ["5", "3", "3"]
-    assert training_lengths(size="tiny")[0] is None  # the abstract's runs are of size medium
-    assert training_lengths(dataset="wikitext103")[0] is None
-    table, agreement = training_lengths(4, "quickstart", "toy")
-    assert len(table.cells) > 1 and "block_size" in agreement.differing
-    assert training_lengths(scale=2)[0] is None
+    assert training_lengths(size="tiny").differing() == ["size"]  # in the abstract: medium
+    assert training_lengths(dataset="wikitext103").differing() == ["dataset"]
+    quarter = training_lengths(4, "quickstart", "toy")
+    assert quarter.differing() == ["block_size", "dataset", "size"]
+    assert "-0.65 (-0.65 to -0.65) (-0.65)" in quarter.table().text()
+    assert not training_lengths(scale=2).measured()
+
+
+def test_a_speed_at_another_context_is_measured_with_this_setting():
+    """The paper's t5 has 0.909 of sandwich's speed at 512 tokens; here half, at 2,048."""
+    printed = paper.load("sandwich_section6.2_speed")
+    result = {"model": "small", "device": "cuda:0 (H100)"}
+    cases = {"t5": entry(2, 512, 1e9), "sandwich": entry(1, 512, 1e9)}
+    for contexts, differing in ((["512", "2048"], []), (["1024", "2048"], ["context"])):
+        measured = result | {"contexts": dict.fromkeys(contexts, cases)}
+        (cell,) = speed_cells("train", measured, printed)
+        assert cell.ours[:2] == (0.5, "0.500 (0.500 to 0.500)")
+        assert cell.theirs.text == "0.909"
+        assert Agreement(printed, [cell]).differing() == differing
+        assert f"{int(contexts[-1] if differing else 512):,}" in cell.row
+        assert not [*speed_cells("generate", measured, printed)]
 
 
 def test_deviations_are_within_5_percent_or_not():
     """Of 105, 95.2, 94 next to 100: -6%. Without a measured cell: dashes."""
-    pairs = [(105.0, 100.0), (95.2, 100.0), (94.0, 100.0)]
-    row = Agreement(TABLE_1, pairs).row()
+    theirs = paper.Number(100.0)
+    cells = [
+        Cell("", pe, "", paper.Number(ours), theirs, set())
+        for pe, ours in {"cable": 105.0, "rope": 95.2, "nope": 94.0}.items()
+    ]
+    row = Agreement(paper.load(TABLE_1), cells).row()
     assert (row["within 5%"], row["largest deviation"]) == ("2", "-6.0%")
-    assert [*Agreement(TABLE_1).row().values()][2:] == ["0", "—", "—", "—"]
+    assert [*Agreement(paper.load(TABLE_1), []).row().values()][2:] == ["0", "—", "—", "—"]

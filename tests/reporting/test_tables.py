@@ -5,12 +5,12 @@ from test_report import record
 from reporting.columns import (
     describe_spans,
     differing_settings,
-    differing_texts,
     group_by_protocol,
     make_columns,
     sort_key,
 )
 from reporting.metrics import PERPLEXITY
+from reporting.tables import loss_table
 
 
 def columns_of(records):
@@ -98,12 +98,26 @@ def test_steps_of_the_weights_that_a_run_continues_from_count():
     assert differing_settings([runs[0], trained | {"step": 41}]) == ["step"]
 
 
-def test_data_sets_on_which_models_are_tested_on_different_text():
-    first, second = record("cable", {256: 4.0}), record("rope", {256: 5.0})
-    elsewhere = {**record("alibi", {256: 5.0}), "data": {**first["data"], "dataset": "other"}}
-    assert differing_texts([first, second, elsewhere]) == []
-    second["protocol"]["span"] = 512
-    assert differing_texts([first, second, elsewhere]) == ["toy"]
+def test_loss_table_has_the_steps_that_all_runs_logged():
+    """Step 10 of cable alone does not count. Of 20 shared steps, the last 2 are the final ones."""
+
+    def run(pe, seed, losses):
+        return {"run": f"{pe}{seed}", "pe": pe, "seed": seed, "losses": losses}
+
+    shared = [*range(20, 420, 20)]
+    falling = [[step, 5 - step / 100] for step in shared]  # 3.1 on average, 1.1 at the end
+    runs = [
+        run("cable", 1, [[10, 99.0], *falling]),
+        run("cable", 2, [[step, loss + 0.2] for step, loss in falling]),
+        run("rope", 1, [[step, 2.0] for step in shared]),
+    ]
+    found = {"training": "pretraining", "runs": runs}
+    assert loss_table(found).cells[1:] == [
+        ["cable", "1.200 ± 0.141", "3.000 ± 0.141", "2"],
+        ["rope", "2.000", "2.000", "1"],
+    ]
+    runs[2]["losses"] = [[7, 2.0]]  # no step is shared
+    assert loss_table(found).cells[1] == ["cable", "—", "—", "0"]
 
 
 def test_seeds_become_one_column_with_standard_deviation():
