@@ -44,7 +44,7 @@ NEUTRAL = {"logger", "log_every", "checkpoint_every", "keep_checkpoints", "devic
 # not.
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
 HELLASWAG = "scripts/hellaswag_smoke.jsonl"
-VARIABLES = "EXPERIMENT_VARIABLES"  # file for scripts/activate.sh: data, runs
+VARIABLES = "EXPERIMENT_VARIABLES"  # file for activate.sh: split, data, runs
 SCALES = {"full": 1, "small": 4, "smoke": 32}  # what lengths are divided by
 TARGETS = "eval_extrapolation.py --protocol same-targets --targets"
 # Of each setting: the commands at each scale, to which the lengths are
@@ -223,7 +223,7 @@ class Experiment:
         self.report = Job(f"report {self.out.name}", words, prints=True)
         self.jobs: list[Job] = []
         if config.train or config.pretrained:
-            self.data, *_ = self.prepare(config.data)
+            self.data, self.split, _ = self.prepare(config.data)
         if config.pretrained:
             words = ["import_pretrained.py", *split(config.pretrained)]
             self.add_run(words, self.out / "weights")
@@ -338,11 +338,11 @@ class Experiment:
         self.add(" ".join([*words[:count], *Path(subject).parts[-2:]]), words, needs)
 
     def write_variables(self) -> None:
-        """Write the data and the trained runs, for the lines of a script."""
+        """Write the split, data and trained runs, for the lines of a script."""
         made = [job for job in self.jobs if job.run]
         if (path := os.environ.get(VARIABLES)) and made:
             done = [str(x.run) for x in made if self.config.dry_run or x.state == "done"]
-            Path(path).write_text("\n".join([self.data, *done, ""]))
+            Path(path).write_text("\n".join([self.split, self.data, *done, ""]))
 
 
 if __name__ == "__main__":

@@ -33,14 +33,14 @@ scale=$(option scale full)
 pick() { case $scale in full) echo "$1" ;; small) echo "$2" ;; *) echo "${3-$2}" ;; esac; }
 at_scale() { tr , '\n' <<<"$1" | awk -v d="$(pick 1 4 32)" '{print int($1 / d)}' | paste -sd,; }
 
-# experiment FLAGS...: call run_experiment.py. Sets runs, those that are trained, and their data. A
-# failed job does not stop the script, which ends with: exit $failed
-failed=0 runs=() data=""
+# experiment FLAGS...: call run_experiment.py. Sets runs, those that are trained, and their data and
+# split of evaluations. A failed job does not stop the script, which ends with: exit $failed
+failed=0 runs=() data="" split=""
 experiment() {
     local status=0 variables
     variables=$(mktemp)
     EXPERIMENT_VARIABLES=$variables python run_experiment.py "$@" || status=$?
-    if [ -s "$variables" ]; then { read -r data && mapfile -t runs; } <"$variables"; fi
+    if [ -s "$variables" ]; then { read -r split && read -r data && mapfile -t runs; } <"$variables"; fi
     rm "$variables"
     if [ $status -gt 1 ] || [[ " $* " == *" --help "* ]]; then exit $status; fi
     failed=$((failed | status))

@@ -26,7 +26,7 @@ further() {
             out=$run-$pe$(tr -d ' ' <<<"${1//--/-}")
             line train_gpt.py --config "$run/config.yaml" --init_from "$run" --pe "$pe" "${words[@]}" --resume \
                 --out_dir "$out"
-            line eval_extrapolation.py "$out" --lengths "$(at_scale $lengths)" --max_tokens "$(pick 100000000 131072 1024)"
+            line eval_extrapolation.py "$out" --split "$split" --lengths "$(at_scale $lengths)" --max_tokens "$(pick 100000000 131072 1024)"
         done
     done
 }

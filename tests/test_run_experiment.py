@@ -38,7 +38,7 @@ FIRST = {"authors_checkpoint": ["weights.pt"], "half_hour": ["gpt2"]}
 # The jobs of the scripts
 
 
-def calls_of(name, folder, *words, answer=lambda flags: "data/mine\nruns/rope\n"):
+def calls_of(name, folder, *words, answer=lambda flags: "test\ndata/mine\nruns/rope\n"):
     """Return the flags with which a script calls run_experiment.py; --commands has its lines.
 
     answer: what each call writes to EXPERIMENT_VARIABLES, a function of its flags; by default as if
@@ -128,6 +128,12 @@ def test_dry_run_prints_commands_that_the_programs_accept(
 
 def jobs_of(*words):
     return {job.name: job for job in experiment(shlex.split(" ".join(words))).jobs}
+
+
+def test_continued_trainings_are_evaluated_on_the_same_split(tmp_path):
+    words = [word for call in calls_of("rope_extended", tmp_path) for word in call]
+    lines = [line for line in words if line.startswith("eval_extrapolation.py")]
+    assert lines and all("--split test " in line for line in lines)
 
 
 @pytest.mark.parametrize("name", [*TRAININGS, "figure3"])
