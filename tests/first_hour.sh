@@ -119,7 +119,7 @@ expect "| rope+cable, lr 0.002 |" bash scripts/table1_wikitext.sh --scale smoke 
 
 part "The hub: a tokenizer, FineWeb-Edu, WikiText-103, the weights of GPT-2"
 expect "train" python prepare_text.py "$OUT/texts" --tokenizer "hf:$OUT/exported" --out_dir "$OUT/hf"
-python tests/hub_server.py "$OUT/hub" --examples >"$OUT/server" &
+python tests/hub_server.py "$OUT/hub" >"$OUT/server" &
 server=$!
 until grep -q HF_ENDPOINT= "$OUT/server"; do
     kill -0 $server

@@ -3,7 +3,6 @@
 Names, files and columns are those of the repositories on the hub; contents are made up.
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -39,17 +38,6 @@ def write_fineweb(folder: Path, name: str = "HuggingFaceFW/fineweb-edu") -> Path
     write_parquet(repository / "data/CC-MAIN-2024-10/000_00000.parquet", {"text": ["not this"]})
     configs = {"default": {"train": "data/*/*"}, "sample-10BT": {"train": "sample/10BT/*"}}
     return write_card(repository, configs)
-
-
-def write_jsonl(folder: Path, name: str = "user/jsonl") -> Path:
-    """Write a data set of two .jsonl files without a card; return its folder."""
-    repository = folder / "datasets" / name
-    repository.mkdir(parents=True, exist_ok=True)
-    texts = fineweb_texts()
-    for number in range(2):
-        rows = [json.dumps({"text": text}) for text in texts[30 * number : 30 * (number + 1)]]
-        (repository / f"train-{number}.jsonl").write_text("\n".join(rows) + "\n")
-    return repository
 
 
 def write_shards(folder: Path, name: str = "kjj0/finewebedu10B-gpt2", count: int = 3) -> Path:
@@ -124,9 +112,7 @@ def write_gpt2(folder: Path, name: str = "openai-community/gpt2") -> Path:
 
 
 def write_datasets(folder: Path) -> None:
-    for write in (write_fineweb, write_jsonl, write_shards):
-        write(folder)
-    for write in (write_wikitext, write_mldr, write_msmarco):
+    for write in (write_fineweb, write_shards, write_wikitext, write_mldr, write_msmarco):
         write(folder)
 
 
