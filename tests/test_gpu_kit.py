@@ -31,16 +31,6 @@ def test_invalid_settings_end_with_one_line(words, problem, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_recipe_trains_on_a_cpu(tmp_path):
-    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_recipes.py"]
-    environment = {**os.environ, "DEVICE": "cpu", "OUT": str(tmp_path)}
-    command = [sys.executable, *words, "-k", "small-rope"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    (record,) = [json.loads(line) for line in (tmp_path / "records.jsonl").open()]
-    assert len(record["losses"]) == 15
-
-
 def test_a_part_runs_on_a_cpu(tmp_path):
     done = run_kit("DEVICE=cpu", f"OUT={tmp_path}", "repeats")
     assert done.returncode == 0, (tmp_path / "repeats.txt").read_text()

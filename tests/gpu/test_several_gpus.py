@@ -1,11 +1,9 @@
 """Trainings on 1, 2, 4, ... GPUs: equal losses, speed, and what happens when a rank is killed."""
 
-import json
 import os
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -34,20 +32,6 @@ def test_losses_do_not_depend_on_the_number_of_gpus(train, record):
         record(ranks=count, losses=losses, tokens_per_second=speed, speedup=speedup)
         expected = expected or losses
         assert losses == pytest.approx(expected, rel=1e-3), count
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_time_of_the_all_reduce(count, record):
-    """Of GPT-2 small's gradients in float32; on a CPU of a hundredth of them."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    size = 124_439_808 if DEVICE == "cuda" else 1_244_398
-    program = [ROOT / "tests" / "gpu" / "all_reduce.py", DEVICE, size]
-    command = [*launcher, "--nproc_per_node", count, *program]
-    done = subprocess.run([*map(str, command)], text=True, capture_output=True, timeout=LIMIT)
-    assert done.returncode == 0, done.stderr[-3000:]
-    milliseconds = json.loads(done.stdout)
-    record(ranks=count, numbers=size, milliseconds=milliseconds)
-    assert len(milliseconds) == 10 and min(milliseconds) > 0
 
 
 def test_a_killed_rank_ends_the_others(command, tmp_path, record):

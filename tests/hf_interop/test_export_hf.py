@@ -1,8 +1,5 @@
 """Exported decoders, loaded by transformers in a process outside the repository."""
 
-import os
-import sys
-
 from runtime import checkpoints
 
 import pytest
@@ -180,18 +177,3 @@ def test_parameters_of_an_export_are_those_of_the_file_and_of_transformers(folde
         assert model.num_parameters() == model.model.parameter_count() == count
         assert sum(tensor.numel() for tensor in stored.values()) == count
         assert f"\n{count:,} parameters.\n" in (folders / pe / "README.md").read_text()
-
-
-def test_exported_files_have_ordinary_permissions(folders):
-    umask = os.umask(0o022)
-    os.umask(umask)
-    modes = {path.stat().st_mode & 0o777 for path in (folders / "cable").iterdir()}
-    assert modes == {0o666 & ~umask}
-
-
-def test_invalid_input_is_refused(refused, lively, tmp_path, monkeypatch):
-    main, run, out = export_hf.main, lively("cable"), ("--out_dir", tmp_path / "out")
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    message = "missing package transformers: pip install -r requirements-extra.txt"
-    assert message in refused(main, run, *out)[0]
-    assert not (tmp_path / "out").exists() and not list(tmp_path.glob("*.partial"))

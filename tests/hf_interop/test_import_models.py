@@ -14,8 +14,6 @@ from safetensors.torch import load_file
 from torch.nn import functional
 
 import eval_extrapolation
-import eval_recall
-import eval_receptive_field
 import export_hf
 import import_pretrained
 import prepare_text
@@ -162,9 +160,6 @@ def test_evaluation_and_generation_read_the_run(imported, data, tmp_path, capsys
         losses.append(functional.cross_entropy(logits[: len(targets)], targets, reduction="none"))
     expected = torch.cat(losses).mean().item()
     assert lengths["128"]["loss"] == pytest.approx(expected, rel=1e-5)
-
-    eval_recall.main([*flags, "--distances", "16,2x", "--passage", "8", "--trials", "4"])
-    eval_receptive_field.main([*flags[:-2], "--lengths", "1x", "--windows", "4"])
     sample.main([str(run), "--prompt", "3: line", "--max_new_tokens", "40", *CPU])
     assert "3: line" in capsys.readouterr().out
 

@@ -27,10 +27,8 @@ from numpy.testing import assert_allclose
 from torch import nn
 
 import attention
-from check_encoding import run_check
 from errors import InputError
-from more_encodings.rotations import CARoPE
-from posenc import ENCODINGS, Encoding
+from posenc import Encoding
 
 
 def rotated_product(q, k, angle):
@@ -51,53 +49,6 @@ def test_carope_matches_formula():
         return rotated_product(q[:, :, i], k[:, :, j], angle)
 
     check_pairs(logits, logit)
-
-
-class Wrong(CARoPE):
-    """CARoPE with one of five errors."""
-
-    names = ()
-    error = ""
-
-    def steps(self, x):
-        steps = super().steps(x)
-        return {"sign": -steps, "exponent": steps.sqrt()}.get(self.error, steps)
-
-    def features(self, x, pos, previous=None):
-        previous = None if self.error == "no previous" else previous
-        (angles,), _ = super().features(x, pos, previous)
-        if self.error == "off by one":  # without the token itself
-            angles = angles - self.steps(x).movedim(1, 2)
-        angles = angles.detach() if self.error == "detached" else angles
-        return (angles,), (angles,)
-
-
-@pytest.fixture
-def plant(monkeypatch):
-    """Return a function that makes an error in `carope`."""
-
-    def make(error):
-        monkeypatch.setattr(Wrong, "names", ("carope",))
-        monkeypatch.setattr(Wrong, "error", error)
-        monkeypatch.setitem(ENCODINGS, "carope", Wrong)
-
-    return make
-
-
-@pytest.mark.parametrize("error", ["sign", "off by one", "exponent"])
-def test_formula_fails_for_a_wrong_sum(error, plant):
-    plant(error)
-    with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        test_carope_matches_formula()
-
-
-@pytest.mark.parametrize(
-    "check, error", [("gradients", "detached"), ("continued features", "no previous")]
-)
-def test_checks_fail_for_a_wrong_state(check, error, plant):
-    assert run_check(check, "carope").status == "ok"
-    plant(error)
-    assert run_check(check, "carope").status == "failed"
 
 
 def test_selective_rope_matches_formula():

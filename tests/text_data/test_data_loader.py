@@ -1,7 +1,6 @@
 """Tests of the data loader: windows, sampler, micro-batches per rank, and prefetch."""
 
 import itertools
-import os
 import threading
 
 import numpy as np
@@ -91,21 +90,6 @@ def test_ranks_share_every_step(folder, world_size, micro_batch):
             assert state == {"epoch": sampler.epoch, "index": sampler.index}
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system has no posix_fadvise")
-def test_windows_are_requested_before_the_first_is_read(folder, monkeypatch):
-    """The system then reads all windows at once. Requests are of the bytes that are read."""
-    windows = data_loader.Windows(shards.Shards(folder, "train"), 10)
-    requests, pread = [], os.pread
-
-    def read(file, size, offset):
-        assert len(requests) == 2 and (offset, size) in requests
-        return pread(file, size, offset)
-
-    monkeypatch.setattr(os, "posix_fadvise", lambda file, *place: requests.append(place[:2]))
-    monkeypatch.setattr(os, "pread", read)
-    windows.batch([3, 0])
-
-
 def test_prefetch_keeps_the_order_and_raises_errors():
     def batches():
         for number in range(5):
@@ -117,20 +101,6 @@ def test_prefetch_keeps_the_order_and_raises_errors():
     assert items == [(n, n) for n in range(5)]
     with pytest.raises(InputError, match="token 400"):
         next(loader)
-
-
-def test_prefetch_pins_contiguous_tensors_for_a_gpu(monkeypatch):
-    """A strided view would first be copied to pageable memory, and the host would wait for it."""
-    pinned = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(x) or x)
-    monkeypatch.setattr(torch.Tensor, "to", lambda x, *_, **__: x)
-    windows = torch.arange(12).view(3, 4)
-    item = [np.arange(3), windows[:, :-1], windows[:, 1:], {}]
-    loader = data_loader.prefetch(iter([item]), torch.device("cuda"), depth=1)
-    with pytest.raises(RuntimeError):  # there is no second item
-        list(loader)
-    assert [x.is_contiguous() for x in pinned] == [True, True]
-    assert torch.equal(pinned[1], windows[:, 1:])
 
 
 def test_prefetch_reads_ahead_and_stops_when_closed():

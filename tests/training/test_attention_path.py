@@ -3,7 +3,6 @@
 On a CPU a training checks nothing, so the tests switch the check on, with paths that are wrong.
 """
 
-import itertools
 import sys
 
 import pytest
@@ -89,26 +88,30 @@ def test_path_without_triton_or_a_gpu(pe, path, monkeypatch):
     assert make(pe, GPU)[0].config.attention == path
 
 
-def test_rotations_take_cudnn_on_an_h100(monkeypatch):
+@pytest.mark.parametrize(
+    "pe, settings, path",
+    [
+        ("rope@2_cable@1", {}, "sdpa/cudnn_sdpa/cudnn_triton_sdpa/cudnn"),
+        ("nope", {}, "triton"),
+        ("rope", {"dtype": "float32"}, "sdpa"),
+        ("rope", {"deterministic": True}, "sdpa"),
+        ("pope", {}, "sdpa"),
+        # Heads of 8 columns: not Triton; of 20: not cuDNN; of 256: neither.
+        ("nope", {"n_embd": 16}, "sdpa"),
+        ("cable", {"n_embd": 16}, "sdpa"),
+        ("rope", {"n_embd": 16}, "sdpa/cudnn"),
+        ("nope", {"n_embd": 40}, "triton"),
+        ("cable", {"n_embd": 40}, "triton"),
+        ("rope", {"n_embd": 40}, "sdpa"),
+        ("nope", {"n_embd": 512}, "sdpa"),
+        ("cable", {"n_embd": 512}, "sdpa"),
+        ("rope", {"n_embd": 512}, "sdpa"),
+    ],
+)
+def test_path_on_an_h100(pe, settings, path, monkeypatch):
     pytest.importorskip("triton", reason="Triton is not installed")
     monkeypatch.setattr(attention_path, "is_hopper", lambda device: True)
-    model, _ = make("rope@2_cable@1", GPU)
-    assert model.config.attention == "sdpa/cudnn_sdpa/cudnn_triton_sdpa/cudnn"
-    assert make("nope", GPU)[0].config.attention == "triton"
-    for settings in ({"dtype": "float32"}, {"deterministic": True}):
-        assert make("rope", GPU, **settings)[0].config.attention == "sdpa"
-    assert make("pope", GPU)[0].config.attention == "sdpa"
-
-
-def test_heads_that_the_kernels_do_not_support(monkeypatch):
-    """Of 8 and 256 columns: Triton has neither, cuDNN not the latter; of 20: not cuDNN."""
-    monkeypatch.setattr(attention_path, "is_hopper", lambda device: True)
-    chosen = {}
-    for head_dim, pe in itertools.product((8, 20, 256), ("nope", "rope", "cable")):
-        model, _ = make(pe, GPU, n_embd=2 * head_dim)
-        chosen[head_dim, pe] = model.config.attention
-    others = {(8, "rope"): "sdpa/cudnn", (20, "nope"): "triton", (20, "cable"): "triton"}
-    assert chosen == dict.fromkeys(chosen, "sdpa") | others
+    assert make(pe, GPU, **settings)[0].config.attention == path
 
 
 def test_deterministic_trainings_and_named_paths():

@@ -41,12 +41,6 @@ def step(loss_factor, dtype=torch.float32, **options):
     return model, optimizer_step(model, optimizer, scaler, **options)
 
 
-def test_defaults_equal_training():
-    c = train_gpt.Config()
-    assert make_optimizer.__defaults__ == (c.lr, (c.beta1, c.beta2), c.weight_decay, c.optimizer)
-    assert optimizer_step.__defaults__ == (c.grad_clip,)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_step_returns_the_norm_before_clipping_and_clamps(dtype):
     """The norm is that of the loss, not of the scaled loss."""
