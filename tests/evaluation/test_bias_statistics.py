@@ -2,6 +2,7 @@
 
 from runtime import checkpoints
 
+import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
@@ -19,12 +20,15 @@ def model(trained):
     return load
 
 
-def test_bias_of_alibi(model):
-    layer = bias_statistics.layers(model("alibi"), torch.tensor([[5, 6, 7]]))[1]
-    bias = layer.bias()[0]
-    assert_allclose(bias[0, 2], [-2 / 16, -1 / 16, 0])  # two heads with slopes 1/16 and 1/256
-    assert_allclose(bias[1, 2], [-2 / 256, -1 / 256, 0])
-    assert_allclose(layer.decay(), [[[0, 1, 1]]])
+@pytest.mark.parametrize(
+    "pe, slope, decay",
+    [("alibi", 1 / 256, [[0, 1, 1]]), ("alibi:heads=1", 0, [[0, 1, 1], 3 * [0]])],
+)
+def test_bias_and_decay_of_alibi(pe, slope, decay, model):
+    """Two heads have the slopes 1/16 and 1/256, or one head has the slope 1/16."""
+    layer = bias_statistics.layers(model(pe), torch.tensor([[5, 6, 7]]))[1]
+    assert_allclose(layer.bias()[0, :, 2], np.outer([1 / 16, slope], [-2, -1, 0]))
+    assert_allclose(layer.decay(), [decay])
 
 
 def test_decay_adds_up_to_the_bias(model):
@@ -68,11 +72,3 @@ def test_logits_of_heads_that_share_keys():
     q, k, _ = layer.attn.split_heads(layer.attn.c_attn(layer.x))
     products = (layer.logits() - layer.bias())[0] / layer.attn.scale
     assert_allclose(products[3].detach(), (q[0, 3] @ k[0, 1].mT).detach(), atol=1e-4)
-
-
-def test_bias_and_decay_of_some_heads(model):
-    layer = bias_statistics.layers(model("alibi:heads=1"), torch.tensor([[5, 6, 7]]))[0]
-    bias = layer.bias()[0]
-    assert_allclose(bias[0, 2], [-2 / 16, -1 / 16, 0])
-    assert not bias[1].any()
-    assert_allclose(layer.decay(), [[[0, 1, 1], [0, 0, 0]]])

@@ -15,9 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, log_of
-
-from text_data.shards import Meta, ShardWriter
+from conftest import ROOT, log_of, write_shards
 
 DEVICE = os.environ.get("DEVICE", "")
 LIMIT = int(os.environ.get("LIMIT", "1800"))  # seconds that a training may take
@@ -31,17 +29,13 @@ if not DEVICE:
 
 @pytest.fixture(scope="session")
 def random_data(tmp_path_factory):
-    """Return a folder of random GPT-2 tokens: 9 million to train, 1 million to validate."""
+    """Return a folder of 9 million random GPT-2 tokens, which are also the validation split."""
     folder, random = tmp_path_factory.mktemp("random"), np.random.default_rng(1)
-    tokens = np.sort(random.choice(VOCABULARY, TOKENS, replace=False)).astype("uint16")
-    description = {"dataset": "random", "tokenizer": "gpt2", "vocab_size": VOCABULARY}
-    meta = Meta(folder, description)
-    for split, count in (("train", 9_000_000), ("val", 1_000_000)):
-        writer = ShardWriter(meta, split, count)
-        writer.add(0, 0, random.choice(tokens, count))
-        writer.close()
-    meta.content["complete"] = True
-    meta.write()
+    tokens = np.sort(random.choice(VOCABULARY, TOKENS, replace=False))
+    write_shards(folder, [random.choice(tokens, 9_000_000)], 9_000_000, VOCABULARY, "gpt2")
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["splits"]["val"] = meta["splits"]["train"]
+    (folder / "meta.json").write_text(json.dumps(meta))
     return folder
 
 

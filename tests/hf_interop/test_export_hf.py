@@ -177,3 +177,5 @@ def test_parameters_of_an_export_are_those_of_the_file_and_of_transformers(folde
         assert model.num_parameters() == model.model.parameter_count() == count
         assert sum(tensor.numel() for tensor in stored.values()) == count
         assert f"\n{count:,} parameters.\n" in (folders / pe / "README.md").read_text()
+        # safetensors' own files are readable by their owner only
+        assert len({path.stat().st_mode for path in (folders / pe).iterdir()}) == 1

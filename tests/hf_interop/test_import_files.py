@@ -10,6 +10,7 @@ import pytest
 import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
+from test_import_models import save_random_model
 
 import export_hf
 import import_pretrained
@@ -30,12 +31,7 @@ def save(folder, kind="llama", **settings):
     if kind == "gpt2":
         shape = {"vocab_size": V, "n_embd": C, "n_layer": 2, "n_head": 2, "n_positions": 64}
     shape |= {"bos_token_id": 118, "eos_token_id": 119, "pad_token_id": None} | settings
-    torch.manual_seed(0)
-    config = transformers.CONFIG_MAPPING[kind](**shape)
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    for name, parameter in model.named_parameters():
-        torch.nn.init.normal_(parameter, 1.0 if "norm" in name or "ln_" in name else 0.0, 0.2)
-    model.save_pretrained(folder)
+    save_random_model(folder, kind, **shape)
     vocabulary = {chr(33 + n): n for n in range(94)} | {f"<{n}>": n for n in range(94, 117)}
     backend = tokenizers.Tokenizer(
         tokenizers.models.BPE(vocabulary | {"<s>": 118, "</s>": 119, "<pad>": 117}, [])

@@ -1,4 +1,4 @@
-"""Imports of GPT-2, compared with transformers, and of the CABLE authors' checkpoints."""
+"""Imports of GPT-2 that are refused, and imports of the CABLE authors' checkpoints."""
 
 from runtime import checkpoints
 

@@ -12,21 +12,16 @@ import pe_spec
 import posenc
 import train_gpt
 
-# Plugins that are exported: file of the tutorial -> --pe. tests/test_docs.py checks all of them.
-PLUGINS = {"content_recency.py": "rope+content-recency", "stick_breaking.py": "stick-breaking"}
 LOADED = """
-import pathlib, sys
+import sys
 import torch
 from transformers import AutoModelForCausalLM
 
-results = {}
-for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
-    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
-    tokens = torch.tensor([[256, *b"12: line 7 of 4"]])
-    generated = model.generate(tokens, max_new_tokens=6)
-    uncached = model.generate(tokens, max_new_tokens=6, use_cache=False)
-    same = generated.tolist() == uncached.tolist()
-    results[folder.name] = {"logits": model(tokens).logits.detach(), "same text": same}
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True)
+tokens = torch.tensor([[256, *b"12: line 7 of 4"]])
+generated, uncached = (
+    model.generate(tokens, max_new_tokens=6, use_cache=cached).tolist() for cached in (True, False))
+results = {"logits": model(tokens).logits.detach(), "same text": generated == uncached}
 torch.save(results, sys.argv[2] + "/results.pt")
 """
 
@@ -40,30 +35,26 @@ def files(tmp_path_factory):
     return {name: folder / name for name in tutorial_plugins()}
 
 
-@pytest.fixture(scope="module")
-def root(files, data_dir, tmp_path_factory):
-    """Folder with `runs` and `exports`, one of each plugin."""
-    root = tmp_path_factory.mktemp("tutorial")
-    for name, pe in PLUGINS.items():
-        run, plugin = str(root / "runs" / name), ["--plugin", str(files[name])]
-        flags = ["--data", str(data_dir), "--pe", pe, "--out_dir", run]
-        with unregister_plugins():
-            train_gpt.main([*TINY, *flags, *plugin])
-            export_hf.main([run, "--out_dir", str(root / "exports" / name), *plugin])
-    return root
-
-
-def test_plugins_of_the_tutorial_are_exported(root, files, tmp_path, unregistered):
-    loaded = run_outside(LOADED, tmp_path, root / "exports")
-    for name in PLUGINS:
-        plugin = plugins.load_plugin(files[name])
-        model, _ = checkpoints.load_model(root / "runs" / name, torch.device("cpu"))
-        with torch.no_grad():
-            logits = model(torch.tensor([[256, *b"12: line 7 of 4"]]))[..., :257]
-        torch.testing.assert_close(loaded[name]["logits"], logits, atol=1e-5, rtol=1e-5)
-        assert loaded[name]["same text"]
-        readme = (root / "exports" / name / "README.md").read_text()
-        assert f"`{plugin.module}.py` defines" in readme and plugin.sha256 in readme
+@pytest.mark.parametrize(
+    "name, pe",
+    [("content_recency.py", "rope+content-recency"), ("stick_breaking.py", "stick-breaking")],
+)
+def test_plugins_of_the_tutorial_are_exported(name, pe, files, data_dir, tmp_path, unregistered):
+    """tests/test_docs.py checks all of them."""
+    run, plugin, out = tmp_path / "run", ["--plugin", str(files[name])], tmp_path / "exported"
+    with unregister_plugins():
+        flags = ["--data", str(data_dir), "--pe", pe, "--out_dir", str(run)]
+        train_gpt.main([*TINY, *flags, *plugin])
+        export_hf.main([str(run), "--out_dir", str(out), *plugin])
+    loaded = run_outside(LOADED, tmp_path, out)
+    module = plugins.load_plugin(files[name])
+    model, _ = checkpoints.load_model(run, torch.device("cpu"))
+    with torch.no_grad():
+        logits = model(torch.tensor([[256, *b"12: line 7 of 4"]]))[..., :257]
+    torch.testing.assert_close(loaded["logits"], logits, atol=1e-5, rtol=1e-5)
+    assert loaded["same text"]
+    readme = (out / "README.md").read_text()
+    assert f"`{module.module}.py` defines" in readme and module.sha256 in readme
 
 
 # Formulas

@@ -1,7 +1,5 @@
 """Tests of token shards: format, resuming an interrupted preparation, and corrupt files."""
 
-import hashlib
-import json
 import os
 import resource
 import shutil
@@ -32,15 +30,6 @@ def test_a_shard_is_256_header_words_and_uint16_tokens(folder):
     header = np.frombuffer(content[:1024], dtype="<i4")
     assert header[:3].tolist() == [20240520, 1, 50] and not header[3:].any()
     assert np.frombuffer(content[1024:], dtype="<u2").tolist() == list(range(200, 250))
-
-
-def test_meta_has_counts_and_hashes(folder):
-    train = json.loads((folder / "meta.json").read_text())["splits"]["train"]
-    assert (train["documents"], train["tokens"]) == (10, 250)
-    assert [entry["tokens"] for entry in train["shards"]] == [100, 100, 50]
-    for entry in train["shards"]:
-        content = (folder / entry["file"]).read_bytes()
-        assert entry["sha256"] == hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.parametrize("finished", [0, 1, 2])
@@ -171,7 +160,7 @@ def test_slices_of_a_file_are_those_of_its_array(folder):
         assert tokens[part].tolist() == array[part].tolist()
 
 
-def test_more_shards_than_open_files_are_allowed(tmp_path, monkeypatch):
+def test_more_shards_than_open_files_are_allowed(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     meta = shards.Meta(tmp_path / "many", {"dataset": "many", "tokenizer": "b", "vocab_size": 9})
     writer = shards.ShardWriter(meta, "train", 1)
@@ -186,6 +175,3 @@ def test_more_shards_than_open_files_are_allowed(tmp_path, monkeypatch):
     finally:
         del opened  # closes the files
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 300))
-    with pytest.raises(InputError, match="300 shards need .* open files, the system allows 300"):
-        shards.Shards(tmp_path / "many", "train")

@@ -5,7 +5,6 @@ import random
 import shutil
 import time
 
-import huggingface_hub.constants
 import numpy as np
 import pytest
 import tiktoken.load
@@ -66,22 +65,6 @@ def test_bytes_tokenizer_is_utf8():
     assert ours.encode(text) == list(text.encode())
     assert (ours.vocab_size, ours.eot) == (257, 256)
     check_round_trips(ours)
-
-
-@pytest.mark.parametrize(
-    "choice, message",
-    [
-        ("gtp", "unknown tokenizer 'gtp': .*choose bytes, .*gpt2, .*bpe:N, hf:NAME_OR_FOLDER"),
-        (".", "or a data set or run with tokenizer.json"),
-        ("bpe:256", "pass bpe:N with a vocabulary of N >= 257 tokens"),
-        ("hf:/nowhere/at all", "tokenizer hf:/nowhere/at all cannot be loaded .*: pass a folder"),
-    ],
-)
-def test_unknown_tokenizers_are_refused(choice, message, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match=message) as error:
-        tokenizer.make_tokenizer(choice, tuple)
-    assert len(str(error.value).splitlines()) == 1
 
 
 def test_bpe_is_a_byte_level_bpe_of_the_training_text(tmp_path):
@@ -242,9 +225,7 @@ def test_large_vocabularies_are_stored_as_uint32(tmp_path, capsys):
         header = np.frombuffer(content[:1024], dtype="<i4")
         assert header[:4].tolist() == [20240520, version, 4, 0]
         assert len(content) == 1024 + 4 * 2 * version
-        prepare("--verify", "--out_dir", out)
-        printed = capsys.readouterr().out
-        assert "all match their hashes" in printed and "does not restore every text" in printed
+        assert "does not restore every text" in capsys.readouterr().out
         assert val.padded_vocab_size == 65_536 + 64 * (version - 1)
         # A shard of the other version does not belong to this vocabulary.
         (line,) = shards.check_shard(val.paths[0], version=3 - version)
