@@ -296,19 +296,14 @@ def unregistered():
 
 @pytest.fixture
 def refused(capsys):
-    """A function of `main` and flags that must fail with status 2; returns its error lines.
+    """A function of `main` and flags that must fail with status 2; returns its error lines."""
 
-    warned: other lines may be printed before them.
-    """
-
-    def run(main, *flags, warned=False):
+    def run(main, *flags):
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
             cli.run(lambda: main([str(flag) for flag in flags]))
         lines = capsys.readouterr().err.splitlines()
         assert stop.value.code == 2
-        if warned:
-            lines = lines[-1:]
         assert lines and all(line.startswith("error: ") for line in lines), lines
         return lines
 

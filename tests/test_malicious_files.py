@@ -84,11 +84,14 @@ class Evil:
 
 def evil_objects(marker):
     path = str(marker)
-    return {
-        "alone": Evil(os.system, f"touch {path}"),
-        "model": Evil(builtins.exec, f"open({path!r}, 'w').close()"),
-        "config": Evil(io.open, path, "w"),
-    }
+    return [
+        Evil(os.system, f"touch {path}"),
+        Evil(builtins.exec, f"open({path!r}, 'w').close()"),
+        Evil(builtins.eval, f"open({path!r}, 'w')"),
+        Evil(io.open, path, "w"),
+        Evil(os.mkdir, path),
+        Evil(subprocess.call, ["touch", path]),
+    ]
 
 
 def write_evil(path, value, way):
@@ -103,7 +106,8 @@ def write_evil(path, value, way):
 @pytest.mark.parametrize("place", ["alone", "model", "config"])
 def test_pickle_in_a_checkpoint(reader, way, place, run, marker, data_dir, tmp_path):
     content = torch.load(run / NEWEST, weights_only=True)
-    evil = evil_objects(marker)[place]
+    number = ["alone", "model", "config"].index(place) + 3 * (way == "zip")
+    evil = evil_objects(marker)[number]
     value = evil if place == "alone" else {**content, place: {"wte.weight": evil}}
     for path in run.glob("*.pt"):
         write_evil(path, value, way)
@@ -120,11 +124,12 @@ def gpt2(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["pickle", "zip", "legacy"])
-@pytest.mark.parametrize("name", ["model.pt", "pytorch_model.bin"])
-def test_pickle_in_foreign_weights(way, name, gpt2, marker, tmp_path):
+@pytest.mark.parametrize("is_authors", [False, True])
+def test_pickle_in_foreign_weights(way, is_authors, gpt2, marker, tmp_path):
+    source = tmp_path / "model.pt" if is_authors else gpt2
     (gpt2 / "model.safetensors").unlink()
-    write_evil(gpt2 / name, {"transformer.wte.weight": evil_objects(marker)["alone"]}, way)
-    source = gpt2 / name if name == "model.pt" else gpt2
+    path = source if is_authors else gpt2 / "pytorch_model.bin"
+    write_evil(path, {"transformer.wte.weight": evil_objects(marker)[0]}, way)
     call(import_pretrained, source, "--out_dir", tmp_path / "out").check(2)
 
 
@@ -266,10 +271,14 @@ def test_names_in_a_checkpoint(part, key, run, data_dir, outside, tmp_path):
 INJECTIONS = [
     "$(touch {})",
     "`touch {}`",
+    "; touch {};",
     "' ; touch {} ; '",
     '"; touch {}; "',
     "a[$(touch {})]",
+    "1 || touch {}",
     "x\ntouch {}\n",
+    "$(touch${{IFS}}{})",
+    "{{touch,{}}}",
 ]
 
 

@@ -57,11 +57,7 @@ def model(lively):
 def test_temperature_zero_is_greedy_decoding(pe, model):
     prompt = [END, *b"1: line 7"]
     expected = greedy_tokens(model(pe), prompt, 40)  # far beyond the training length of 16
-    plain, prepared = model(pe), model(pe)
-    sampling.prepare_generation(prepared, torch.float32)  # stores some weights by columns
-    for network in (plain, prepared):
-        rows = generate_tokens(network, [prompt], temperature=0, max_new_tokens=40)
-        assert rows == [expected]
+    assert generate_tokens(model(pe), [prompt], temperature=0, max_new_tokens=40) == [expected]
 
 
 def test_a_full_context_restarts_from_its_second_half(model):
@@ -76,6 +72,17 @@ def test_a_full_context_restarts_from_its_second_half(model):
     assert generate_tokens(learnable, [prompt], **settings) == [tokens[len(prompt) :]]
     long_prompt = prompt * 5
     assert len(generate_tokens(learnable, [long_prompt], **settings)[0]) == 30
+
+
+@pytest.mark.parametrize("pe", ["cable", "rope", "learnable", "kerple", "dape+kerple"])
+def test_weights_by_columns_give_the_same_tokens(pe, model):
+    prompt = [END, *b"1: line"]
+    expected = greedy_tokens(model(pe), prompt, 8)
+    prepared = model(pe)
+    sampling.prepare_generation(prepared, torch.float32)
+    assert not prepared.h[0].mlp.c_fc.weight.is_contiguous()
+    assert prepared.h[0].mlp.c_proj.weight.is_contiguous()
+    assert generate_tokens(prepared, [prompt], temperature=0, max_new_tokens=8) == [expected]
 
 
 @pytest.mark.parametrize("pe", ["cable", "rope", "learnable", "kerple", "dape+kerple"])
@@ -95,6 +102,21 @@ def test_generation_in_bfloat16_is_as_exact_as_one_dense_pass(pe, model):
             parts = (tokens[:, :5], tokens[:, 5:9], *tokens[:, 9:].split(1, 1))
             cached = torch.cat([cast(part, cache=cache) for part in parts], 1)
     assert (cached.float() - expected).norm() < 1.25 * dense_error
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_layers_are_packed_where_onednn_can(compile, model, monkeypatch):
+    """Elsewhere, and in a compiled step, they stay as they are and return the same logits."""
+    cable, tokens = model("cable"), torch.randint(257, (1, 8))
+    packs = sampling.can_pack(cable.wte.weight.bfloat16()) and not compile
+    sampling.prepare_generation(cable, torch.bfloat16, compile)
+    assert isinstance(cable.h[0].mlp.c_fc, sampling.PackedLinear) == packs
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    plain = model("cable")
+    sampling.prepare_generation(plain, torch.bfloat16)
+    assert isinstance(plain.h[0].mlp.c_fc, torch.nn.Linear)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(cable(tokens), plain(tokens))
 
 
 @pytest.mark.parametrize("pe", ["cable", "rope", "learnable", "fire"])
@@ -203,6 +225,12 @@ def generate_text(capsys, *flags):
     capsys.readouterr()
     sample.main([str(flag) for flag in (*flags, "--device", "cpu", "--dtype", "float32")])
     return capsys.readouterr().out.split("\n", 1)[1]  # the first line names the device
+
+
+def test_text_depends_on_the_seed_only(trained, capsys):
+    flags = (trained("cable"), "--max_new_tokens", 40)
+    one, same, other = (generate_text(capsys, *flags, "--seed", seed) for seed in (1, 1, 2))
+    assert one == same != other
 
 
 def test_interactive_mode_asks_until_the_end_of_input(trained, capsys, monkeypatch, refused):
