@@ -155,8 +155,8 @@ def test_downloads_are_resumed(
 
 def test_a_stalled_description_times_out(hub, tmp_path, monkeypatch, refusal):
     """The client itself would wait forever."""
-    shorten(monkeypatch, "stalled")
-    hub.fail("GET", "/api/datasets", times=FOREVER, stall_after=3)
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.25)
+    hub.fail("/api/datasets", sent=3, stalls=True)
     line = refusal(prepare_fineweb.main, "--pretokenized", "--out_dir", tmp_path / "toy")
     assert "cannot be fetched from the hub (" in line and "timed out" in line
 
