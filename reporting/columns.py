@@ -10,7 +10,7 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,8 +112,8 @@ class Column:
 
 
 def compare(
-    columns: tuple[Column, Column],
-    lengths: tuple[float, float],
+    columns: Sequence[Column],
+    lengths: Sequence[float],
     measure: Callable[[Pairs], Interval],
     *ignored: str,
 ) -> Interval | list[str]:

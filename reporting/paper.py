@@ -23,7 +23,7 @@ RECEPTIVE_FIELD_TABLE = "sandwich_section5.1_receptive_fields"
 class Number(NamedTuple):
     """A number of a table."""
 
-    value: float | None = None
+    value: Any = None  # a float; None for none
     text: str = MISSING  # as printed, with ± and mark; a dash for none
     mark: str = ""  # dagger or asterisk (evaluation/significance.py)
 
@@ -108,7 +108,7 @@ def load(name: str) -> Printed:
     words = (word.partition("=") for word in entry["settings"].split())
     settings |= {key: json.loads(value) for key, _, value in words}
     about = (entry[key] for key in ("what", "measure", "dataset", "size"))
-    printed = Printed(name, *about, rows, settings)
+    printed = Printed(name, *about, rows=rows, settings=settings)
     for row in rows if entry["file"] == "tables.csv" else ():
         value, digits = float(row["value"]), len(row["value"].partition(".")[2])
         deviation = row["deviation"] and f" ± {row['deviation']}"

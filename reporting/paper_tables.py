@@ -273,7 +273,7 @@ def _name_in_paper(column: Column, trained_at: int) -> str:
 
     ratio = trained_at / column.trained_at
     name, _, value = column.pe.rpartition("=")
-    if name == "window:w" and (size := SIZES.get(column.records[0].get("size"))):
+    if name == "window:w" and (size := SIZES.get(column.records[0]["size"])):
         return f"{name}={float(value) * ratio * size[0] / SIZES['small'][0]:g}"
     if name == "alibi-shift:shift":
         return f"{name}={float(value) + math.log2(ratio):g}"
