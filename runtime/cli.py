@@ -114,7 +114,9 @@ def parse(
     if "plugin" in fields:
         values["plugin"] = {plugin.path.name: plugin.sha256 for plugin in loaded} or None
     if inherit:
-        update(inherit(values, {*flags}.union(*contents.values())))
+        given = {name: values[name] for name in {*flags}.union(*contents.values())}
+        update(inherit(values, {*given}))
+        values |= given  # also of a shape whose size is inherited
     return config_class(**values)
 
 
