@@ -114,7 +114,7 @@ def damaged(workspace, rng):
     if rng.random() < 0.5:
         time.sleep(rng.uniform(0.3, MOST_SECONDS))
         program.kill(signal.SIGTERM)
-    experiment.end(program, 0, 128 + signal.SIGTERM)
+    experiment.end(program, 0, -signal.SIGTERM, 128 + signal.SIGTERM)
     files = [path for path in sorted(Path("runs").rglob("*.*")) if path.name != "steps.json"]
     chosen = rng.sample(files, min(len(files), rng.choice((1, 2, 5))))
     for path in chosen:
