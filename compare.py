@@ -1,7 +1,7 @@
 """Compare the perplexity of an encoding with that of others, over text and seeds.
 
     python compare.py runs/quickstart/{cable,alibi}/eval_stdlib_val_32x4096.json
-    python compare.py runs/small/{sandwich,alibi}*/eval_arxiv_val_1000x8192.json
+    python compare.py runs/small/{sandwich,alibi}*/eval_english_val.json
     python compare.py results/quickstart/records.jsonl:{cable,alibi}
 
 The first record's encoding is compared with each other one. Runs that

@@ -265,7 +265,11 @@ class Experiment:
         parent = self.out
         if not config.fixed:
             recipe = cli.parse(settings.Config, flags[:2], None)
-            length = block_size // SCALES[config.scale] or recipe.block_size
+            length = (
+                max(1, block_size // SCALES[config.scale])
+                if block_size
+                else recipe.block_size
+            )
             tokens = recipe.micro_batch * recipe.block_size
             flags += ["--block_size", str(length), "--micro_batch", str(tokens // length)]
             own = split(config.train_flags)

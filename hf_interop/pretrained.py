@@ -18,6 +18,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from runtime.checkpoints import check_finite, describe_load_error
 from runtime.files import read_json
@@ -232,9 +233,9 @@ def read_gguf(path: Path) -> tuple[dict, dict[str, Callable[[], Tensor]]]:
     """
     import gguf
     from transformers import AutoModelForCausalLM
-    from transformers.integrations import GGUF_CONFIG_MAPPING
+    from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
-    load = AutoModelForCausalLM.from_pretrained
+    load: Any = AutoModelForCausalLM.from_pretrained
     try:
         reader = gguf.GGUFReader(path)
         with contextlib.redirect_stderr(io.StringIO()):  # without progress bars

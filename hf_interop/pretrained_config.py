@@ -48,8 +48,10 @@ ROPE_TYPES = {  # rope_type -> encoding
     "yarn": "yarn:ramp=released,",
 }
 # What the types read that ignore other settings.
-ROPE_READ = {"default": ("rope_theta",)}
-ROPE_READ["linear"] = ("rope_theta", "factor", "partial_rotary_factor")
+ROPE_READ = {
+    "default": ["rope_theta"],
+    "linear": ["rope_theta", "factor", "partial_rotary_factor"],
+}
 ROPE_OPTIONS = {"rope_theta": "base", "factor": "factor"}
 ROPE_OPTIONS |= {"original_max_position_embeddings": "length"}
 # Further rope settings, with the value that the encodings have.
@@ -92,7 +94,9 @@ def settings_of(where: str, content: dict) -> dict:
                 f"{where} has {key} {own[key]}, but only "
                 f"{' or '.join(map(str, values))} is supported: name another model"
             )
-    found = {field: own[key] for key, field in SETTINGS.items() if key in own}
+    found: dict[str, Any] = {
+        field: own[key] for key, field in SETTINGS.items() if key in own
+    }
     if type(found.get("head_dim")) is float:  # transformers does not check it
         raise InputError(f"{where} has head_dim {found['head_dim']}: copy it again")
     counts = [value for value in found.values() if type(value) is int]

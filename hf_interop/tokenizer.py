@@ -46,7 +46,7 @@ def build_tokenizer(tokenizer: Tokenizer, has_mask: bool = False):
                 "encoder cannot be exported with it: train with another tokenizer"
             )
         special["mask_token"] = MASK
-        special.setdefault("pad_token", backend.id_to_token(tokenizer.eot))
+        special.setdefault("pad_token", str(backend.id_to_token(tokenizer.eot)))
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, clean_up_tokenization_spaces=False, **special
     )

@@ -42,6 +42,7 @@ experiment() {
     EXPERIMENT_VARIABLES=$variables python run_experiment.py "$@" || status=$?
     if [ -s "$variables" ]; then { read -r split && read -r data && mapfile -t runs; } <"$variables"; fi
     rm "$variables"
+    if [[ " $* " == *" --train "* ]] && [ ${#runs[@]} = 0 ]; then exit $((status ? status : 1)); fi
     if [ $status -gt 1 ] || [[ " $* " == *" --help "* ]]; then exit $status; fi
     failed=$((failed | status))
 }

@@ -11,7 +11,7 @@
 source "$(dirname "$0")/activate.sh"
 if [[ " $* " == *" --help "* ]]; then exec python run_experiment.py --help; fi
 failed=()
-for script in $(grep -lE '^# (CABLE|Sandwich)' scripts/*.sh); do
+for script in $(grep -lE '^# (CABLE|Sandwich)[ ,:(]' scripts/*.sh); do
     echo "== $script"
     status=0
     bash "$script" "$@" || status=$?

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# CABLE: the claims at small scale, for sixteen encodings.
+# Sixteen encodings at small scale, with CABLE's claims.
 #
 #     bash scripts/reproduction.sh --seeds 1 2 3                        # WikiText-103 from the hub
 #     bash scripts/reproduction.sh --seeds 1 2 3 --data data/english    # shards of your own
