@@ -17,6 +17,7 @@ it was imported from, without modules and with its whole vocabulary.
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from runtime import cli, plugins
 from runtime.checkpoints import load_checkpoint, load_model, training_settings
@@ -122,7 +123,8 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
     if config.causal:
         # Documents of a run end with eot; those of an imported model with
         # its own EOS.
-        ends = {tokenizer.eot, build_tokenizer(tokenizer).eos_token_id}
+        eos: Any = build_tokenizer(tokenizer).eos_token_id
+        ends = {tokenizer.eot, eos}
         model.generation_config = transformers.GenerationConfig(
             bos_token_id=tokenizer.eot,
             eos_token_id=tokenizer.eot if len(ends) == 1 else sorted(ends),
