@@ -270,7 +270,7 @@ def _describe_setting(name: str, columns: list[Column]) -> str:
     by_value = group_by(columns, lambda each: str(training_of(each.records[0]).get(name)))
     texts = []
     for value, found in sorted(by_value.items(), key=lambda item: -len(item[1])):
-        labels = f" ({', '.join(column.label for column in found)})"
+        labels = f" ({'; '.join(column.label for column in found)})"
         is_listed = texts or len(columns) <= MAX_LISTED
         # Hashes are long, and dictionaries differ at any place.
         texts.append(f"{value:.60}{labels if is_listed else ''}")
@@ -338,7 +338,7 @@ def describe_spans(columns: list[Column]) -> str:
     texts = []
     for span, found in by_span.items():
         words = ", ".join(f"{name} {value}" for name, value in json.loads(span).items())
-        labels = ", ".join(column.label for column in found)
+        labels = "; ".join(column.label for column in found)
         texts.append(f"{words or 'all'} ({labels})")
     return (
         f" Tokens of the text differ: {escape_markdown('; '.join(texts))}."
