@@ -31,6 +31,7 @@ from text_data.shards import Shards
 from training import attention_path, settings
 
 MFU = 0.4
+CPU = "this CPU"
 MATRIX = 1024  # rows of the matrices whose product is measured
 ALL = 10**9
 # Sequences, most tokens and predictions of each, and forward passes (a
@@ -175,8 +176,8 @@ def describe_costs(jobs: list) -> str:
 
     A job has `name` and `words` (its command).
     """
-    ledger = Path(os.environ.get("COST_LEDGER", os.devnull))
-    earlier = json.loads(ledger.read_text() or "{}")
+    earlier = read_ledger()
+    earlier.pop(CPU, None)
     commands = [*map(shlex.split, earlier), *(job.words for job in jobs)]
     made = {
         words[words.index("--out_dir") + 1]: words
@@ -191,11 +192,21 @@ def describe_costs(jobs: list) -> str:
         if (command := shlex.join(job.words)) not in earlier:
             added[command] = cost
     every = earlier | added
-    ledger.write_text(json.dumps(every))
-    lines += [*filter(None, notes), f"cost: {describe_sum(added.values())}"]
+    ledger_path().write_text(json.dumps({**every, CPU: measure_cpu()}))
+    own = describe_sum(added.values()) or "nothing in addition to earlier stages"
+    lines += [*filter(None, notes), f"cost: {own}"]
     if earlier:
         lines.append(f"cost of all stages: {describe_sum(every.values())}")
     return "\n".join(lines)
+
+
+def ledger_path() -> Path:
+    return Path(os.environ.get("COST_LEDGER", os.devnull))
+
+
+def read_ledger() -> dict:
+    """Return the costs of earlier calls by command, and the speed of this CPU."""
+    return json.loads(ledger_path().read_text() or "{}")
 
 
 def describe_sum(costs) -> str:
@@ -221,18 +232,22 @@ def peaks() -> dict[str, float]:
         count, name = torch.cuda.device_count(), torch.cuda.get_device_name()
         found[f"{count} {name}"] = count * (devices.peak_flops(name) or 0)
     else:
-        found["this CPU"] = measure_cpu()
+        found[CPU] = measure_cpu()
     return {name: peak for name, peak in found.items() if peak}
 
 
 @functools.cache
 def measure_cpu() -> float:
-    """Return the FLOP/s of this CPU in five products of matrices."""
+    """Return the FLOP/s of this CPU in five products of matrices, the same in all calls."""
+    if speed := read_ledger().get(CPU):
+        return speed
     x = torch.randn(MATRIX, MATRIX)
     return 2 * MATRIX**3 / Timer("x @ x", globals={"x": x}).timeit(5).median
 
 
 def describe_hours(hours: float) -> str:
-    """Return hours, at least 0.001, or days from two on, with two digits."""
-    number, unit = (max(hours, 0.001), "h") if hours < 48 else (hours / 24, "days")
+    """Return hours, or days from two on, with two digits."""
+    if hours < 0.001:
+        return "less than 0.001 h"
+    number, unit = (hours, "h") if hours < 48 else (hours / 24, "days")
     return f"{float(f'{number:.2g}'):,g} {unit}"

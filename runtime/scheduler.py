@@ -194,7 +194,7 @@ class Scheduler:
             except OSError:  # a file system without locks
                 pass
             path = path.with_suffix(".jsonl")
-            if job.output and self.is_recorded(job, path):
+            if job.output and self.reuse_or_clear(job, path):
                 job.state = "done"
                 print(f"done: {job.name}, which an earlier call finished", flush=True)
                 return
@@ -218,8 +218,8 @@ class Scheduler:
                 preexec_fn=_end_with_parent,
             )
 
-    def is_recorded(self, job: Job, path: Path) -> bool:
-        """Return whether a job is recorded with its inputs; else remove its output."""
+    def reuse_or_clear(self, job: Job, path: Path) -> bool:
+        """Return whether a job is recorded with its inputs; else remove its folder."""
         output = str(job.output)
         inputs = [(word, _describe(word)) for word in job.words if word != output]
         job.inputs = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
@@ -231,7 +231,8 @@ class Scheduler:
             return True
         if is_ours or not is_folder:  # a folder of the user's stays
             job_report.append(path, output=output, inputs=None)
-            shutil.rmtree(output if is_folder else "", ignore_errors=True)
+            if is_folder:
+                shutil.rmtree(output, ignore_errors=True)
         return False
 
     def end(self, job: Job, status: int) -> None:
@@ -241,7 +242,7 @@ class Scheduler:
         job.state = "failed" if status else "done"
         if not reported["finished"] or (status and self.signals):
             job.state = "interrupted"
-        if job.state == "failed" and self.is_device_in_doubt(job, seconds):
+        if job.state == "failed" and self.leave_out_device(job, seconds):
             job.state = "waiting"
         if job is self.report:  # another call may have added records
             self.is_due = self.all_records() != self.records
@@ -259,8 +260,8 @@ class Scheduler:
         reports = map(job_report.read, sorted(self.logs.glob("*.jsonl")))
         return [*dict.fromkeys(x for report in reports for x in report["records"])]
 
-    def is_device_in_doubt(self, job: Job, seconds: float) -> bool:
-        """Return whether a failed job shall try another device, and leave out the first."""
+    def leave_out_device(self, job: Job, seconds: float) -> bool:
+        """Leave out the device of a failed job, and return whether to try another one."""
         if job.failed_at:  # it was not the device
             self.usable += job.failed_at
             return False
