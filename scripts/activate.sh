@@ -42,8 +42,9 @@ experiment() {
     EXPERIMENT_VARIABLES=$variables python run_experiment.py "$@" || status=$?
     if [ -s "$variables" ]; then { read -r split && read -r data && mapfile -t runs; } <"$variables"; fi
     rm "$variables"
-    if [[ " $* " == *" --train "* ]] && [ ${#runs[@]} = 0 ]; then exit $((status ? status : 1)); fi
     if [ $status -gt 1 ] || [[ " $* " == *" --help "* ]]; then exit $status; fi
+    # Without trainings, later stages have nothing to name.
+    if [ $status = 1 ] && [[ " $* " == *" --train "* ]] && [ ${#runs[@]} = 0 ]; then exit 1; fi
     failed=$((failed | status))
 }
 

@@ -71,7 +71,7 @@ def test_all_tables_runs_the_experiments_of_the_papers(tmp_path):
     done = script("all_tables.sh", "--dry_run", PATH=f"{tmp_path}:{SEARCH_PATH}")
     assert done.returncode == 0, done.stderr
     run = re.findall(r"^== scripts/(\S+).sh", done.stdout, re.MULTILINE)
-    others = "authors_checkpoint half_hour quickstart recall rope_extended"
+    others = "authors_checkpoint half_hour quickstart recall reproduction rope_extended"
     assert {*SCRIPTS} - {*run} == {*others.split(), "trained_recall"}
     assert len(run) == len({*run})
 
