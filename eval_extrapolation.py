@@ -55,7 +55,8 @@ class Config(runner.TextEvaluationConfig):
     targets: int = cli.limited(256, 1)
     """same-targets: number of tokens predicted at the end of each window"""
     max_tokens: int | None = cli.limited(None, 1)
-    """take at most as many windows of the longest length as hold this many tokens; null: all"""
+    """take at most as many windows of the longest length as hold this many tokens, but one; null:
+    all"""
     windows: int | None = cli.limited(None, 1)
     """take this number of windows of the longest length; null: as many as fit without overlap. With
     same-targets, windows overlap if the split is too short"""
@@ -140,8 +141,6 @@ def select_text(
     same_targets = config.protocol == "same-targets"
     within = config.within_documents
     limit = config.max_tokens or math.inf
-    if limit < longest:
-        raise InputError(f"max_tokens {limit} is less than a window of {longest}: raise it")
     name, value = "stride", config.stride or 0
     if same_targets:
         name, value = "targets", config.targets
@@ -168,7 +167,7 @@ def select_text(
 
     count = config.windows or len(windows)
     if config.max_tokens:
-        count = min(count, config.max_tokens // longest)
+        count = min(count, max(1, config.max_tokens // longest))
     step = 1 if same_targets and not within else longest
     regions, starts, documents = spread_regions(shards, longest, count, step, within)
     if within:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli
-from runtime.files import atomic_folder, check_new_folder
+from runtime.files import atomic_folder, check_new_folder, working_folder_of
 from runtime.run_folder import PRETRAINED, Run
 
 import torch
@@ -48,7 +48,8 @@ def main(argv=None):
     is_file, suffix = os.path.isfile(name), Path(name).suffix
     if not is_file and suffix in (".pt", ".pth", ".bin", ".gguf"):
         raise InputError(
-            f"{name} does not exist: name a file of axiomlaborg/Cable, or a GGUF"
+            f"{name} does not exist{working_folder_of(name)}: "
+            "name a file of axiomlaborg/Cable, or a GGUF"
         )
     if config.block_size is not None and (not is_file or suffix == ".gguf"):
         raise InputError(f"{name} has its length: remove --block_size")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from runtime import cli, job_report, run_folder
 from runtime.checkpoints import load_model
-from runtime.files import atomic, read_json, write_json
+from runtime.files import atomic, read_json, working_folder_of, write_json
 from runtime.validation import Count, Text, check
 
 import msgspec
@@ -427,7 +427,10 @@ def logged_losses(run: Path) -> list[tuple[float, float]]:
     """Return [(step, loss)] of a training's log."""
     path = run / run_folder.LOG
     if not path.exists():
-        raise InputError(f"{run} has no log.jsonl or finetune.json: use a run folder")
+        where = working_folder_of(path)
+        raise InputError(
+            f"{run} has no log.jsonl or finetune.json{where}: use a run folder"
+        )
     entries = [entry for entry in run_folder.read_log(run) if entry["kind"] == "train"]
     check(entries, list[LoggedLoss], path, REMEDY)
     return [(entry["step"], entry["loss"]) for entry in entries]

@@ -124,6 +124,12 @@ def split_documents(train_files: list[Path], val_files: list[Path], config: Conf
         for number, pieces in enumerate(itertools.chain.from_iterable(documents), 1):
             is_held_out = not val_files and number % every == 0
             yield "val" if is_held_out else split, pieces
+        if files and not val_files and number < every:
+            lower = f"use --val_every {number}, " if number > 1 else ""
+            raise InputError(
+                f"{number} documents are too few to hold out every {every}th: "
+                f"{lower}pass more sources, or pass some as --val"
+            )
 
 
 def documents_of(path: Path, text_column: str):

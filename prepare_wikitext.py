@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli
+from runtime.files import working_folder_of
 
 from errors import InputError
 from text_data import hub, shards, text_sources, tokenization
@@ -104,7 +105,10 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
             found[split].append(path)
     files = {split: paths for split, paths in found.items() if paths}
     if not files:
-        raise InputError(f"{folder} has no files wiki.{{train,valid,test}}.*: pass another")
+        where = working_folder_of(folder)
+        raise InputError(
+            f"{folder} has no files wiki.{{train,valid,test}}.*{where}: pass another"
+        )
     for split, paths in files.items():
         formats = {text_sources.table_format(path) for path in paths}
         # Only tables of one kind can be several files.

@@ -301,13 +301,13 @@ class Experiment:
                 words = [program, str(run), "--data", folder, "--split", split, *flags]
                 windows = [config.cache_window if program.startswith("eval_ex") else None]
                 if setting == "perplexity":
-                    size = trained.block_size if trained else 1
-                    longest = cli.parse_lengths(lengths, size)[-1]
                     tokens = config.eval_tokens or TOKENS[self.scale]
-                    words += ["--max_tokens", str(max(tokens, longest))]
+                    words += ["--max_tokens", str(tokens)]
                     # The baseline of extrapolation: RoPE with a cache.
-                    is_rope = trained and trained.pe == "rope" and trained.causal
-                    windows += [size] if is_rope and size < longest else []
+                    if trained and trained.pe == "rope" and trained.causal:
+                        size = trained.block_size
+                        longest = cli.parse_lengths(lengths, size)[-1]
+                        windows += [size] if size < longest else []
                 name = f"{setting} {run.parent.name}/{run.name} {Path(folder).name}"
                 for window in dict.fromkeys(windows):
                     cache = ["--cache_window", str(window)] if window else []

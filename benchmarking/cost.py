@@ -150,7 +150,8 @@ def estimate(words: list[str], made: dict) -> tuple[Cost, str]:
     text = flags.get("lengths", flags.get("distances", str(most)))
     for length in cli.parse_lengths(text, config.block_size):
         length = min(length, most)
-        tokens = length * count or min(total, int(flags.get("max_tokens", total)))
+        limit = max(length, int(flags.get("max_tokens", total)))
+        tokens = length * count or min(total, limit)
         context = min(length, int(flags.get("cache_window", length)))
         targets = min(context, int(flags.get("targets", predicted)))
         flops += tokens * flops_per_token(model, context, targets) * passes / 3

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from runtime.files import read_json, read_json_lines
+from runtime.files import read_json, read_json_lines, working_folder_of
 from runtime.validation import Count, Length, LengthKey, Name, Text, find_mismatch
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -358,7 +358,7 @@ def read_json_values(path: str | Path, remedy: str) -> dict[str, Any]:
     if not file.endswith(".jsonl"):
         return {file: read_json(file, remedy)}
     if not Path(file).is_file():
-        raise InputError(f"{file} does not exist: {remedy}")
+        raise InputError(f"{file} does not exist{working_folder_of(file)}: {remedy}")
     found = {f"{file}, line {n}": x for n, x in enumerate(read_json_lines(file), 1)}
     if separator:
         named = [(source, x) for source, x in found.items() if isinstance(x, dict)]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.checkpoints import check_finite, describe_load_error
-from runtime.files import read_json
+from runtime.files import read_json, working_folder_of
 from runtime.run_folder import PRETRAINED
 
 import msgspec
@@ -117,7 +117,9 @@ def _find_folder(name: str) -> tuple[Path, str | None]:
     if os.path.isdir(name):
         return Path(name), None
     if name.startswith(("/", ".", "~")):
-        raise InputError(f"{name} does not exist: name a folder of transformers")
+        raise InputError(
+            f"{name} does not exist{working_folder_of(name)}: name a folder of transformers"
+        )
     patterns = ["config.json", "model*.safetensors", INDEX, *TOKENIZER_FILES]
     remedy = "name a folder with config.json and model.safetensors, or gpt2, …"
     folder = hub.download_model(name, patterns, remedy)

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime import plugins, settings
+from runtime.files import working_folder_of
 from runtime.validation import Count, find_mismatch
 
 import msgspec
@@ -111,7 +112,7 @@ def checkpoint_path(run: str | Path) -> Path:
         return Path(run)
     remedy = "train first, or pass the folder of a run"
     if not os.path.exists(run):
-        raise InputError(f"{run} does not exist: {remedy}")
+        raise InputError(f"{run} does not exist{working_folder_of(run)}: {remedy}")
     if paths := list_checkpoints(run):
         return paths[-1]
     if paths := sorted(Path(run).glob("*/checkpoint_*.pt")):

@@ -10,6 +10,7 @@ import argparse
 import ast
 import dataclasses
 import difflib
+import errno
 import functools
 import inspect
 import io
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 from runtime import describe_missing_package, plugins
+from runtime.files import working_folder_of
 
 import msgspec
 import yaml
@@ -285,7 +287,8 @@ def _read_values(path: str) -> dict:
     except OSError as error:
         known = Path("configs") / f"{Path(path).stem}.yaml"
         remedy = f"did you mean {known}?" if known.is_file() else "use another file"
-        problem = f"--config {path} cannot be read ({error.strerror}): {remedy}"
+        reason = f"{error.strerror}{working_folder_of(path)}"
+        problem = f"--config {path} cannot be read ({reason}): {remedy}"
         raise InputError(problem) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
@@ -346,8 +349,9 @@ def _system_problem(error: Exception) -> str | None:
     """Return a line if the system refused a file or memory, else None."""
     text = " ".join(str(error).split())
     if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
-        name = ascii(error.filename)
-        return f"{name} cannot be used ({error.strerror}): use another file, folder or name"
+        name, reason = ascii(error.filename), error.strerror
+        reason += working_folder_of(error.filename) if error.errno == errno.ENOENT else ""
+        return f"{name} cannot be used ({reason}): use another file, folder or name"
     # PyTorch raises RuntimeError for memory of the CPU.
     found = re.search(r"can't allocate memory|[Oo]ut of memory|not enough memory", text)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and found):

@@ -179,7 +179,9 @@ def read_json(path: str | Path, remedy: str, type_: Any = Any):
             raise OSError("not a file")
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist: {remedy}") from None
+        raise InputError(
+            f"{path} does not exist{working_folder_of(path)}: {remedy}"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read ({error}): {remedy}") from None
     check(value, type_, path, remedy)
@@ -199,6 +201,11 @@ def read_json_lines(path: str | Path) -> list[Any]:
         except (ValueError, RecursionError):
             values.append(None)
     return values[:-1] if values[-1] is None else values
+
+
+def working_folder_of(path: str | bytes | Path) -> str:
+    """Return where a missing relative path was looked for, in words; else ""."""
+    return "" if os.path.isabs(path) else f" in {os.getcwd()}"
 
 
 def run_folder_of(run: str | Path) -> Path:

@@ -216,7 +216,12 @@ def test_windows_inside_documents(run, data_dir):
 
 
 @pytest.mark.parametrize(
-    "limits, count", [({"windows": 10**6}, 2985), ({"windows": 50, "max_tokens": 320}, 20)]
+    "limits, count",
+    [
+        ({"windows": 10**6}, 2985),
+        ({"windows": 50, "max_tokens": 320}, 20),
+        ({"max_tokens": 10}, 1),
+    ],
 )
 def test_windows_are_limited_by_starts_and_by_max_tokens(data_dir, limits, count):
     """The split has 2,985 starts of windows of 16 inputs."""

@@ -181,13 +181,14 @@ def test_errors_come_before_a_tokenizer_is_trained(tmp_path, refused, monkeypatc
     held.touch()
     (tmp_path / "wiki.train.txt").write_text(" \n = Title = \n \n Text . \n")
     (tmp_path / "wiki.valid.txt").write_text(" \n \n")
-    for main, *sources in (
-        (prepare_text.main, rows),
-        (prepare_text.main, text, "--val", held),
-        (prepare_wikitext.main, "--source", tmp_path),
+    no_text = "no text is left for the split 'val'"
+    for message, main, *sources in (
+        ("19 documents are too few to hold out every 20th", prepare_text.main, rows),
+        (no_text, prepare_text.main, text, "--val", held),
+        (no_text, prepare_wikitext.main, "--source", tmp_path),
     ):
         (line,) = refused(main, *sources, *flags, out)
-        assert "no text is left for the split 'val'" in line
+        assert message in line
     assert not out.exists()
 
 

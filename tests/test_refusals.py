@@ -54,11 +54,12 @@ def test_command_is_refused(
     (tmp_path / "empty").touch()
     encoder = trained("alibi", "--objective", "mlm")
     paths = {"ENCODER": encoder, "DATA": data_dir, "TMP": tmp_path, "LONG": "x" * 300}
+    paths["ROOT"] = ROOT
 
     def replace_paths(text):
         text = re.sub(r"\bRUN:([\w-]+)", lambda match: str(trained(match[1])), text)
         text = re.sub(r"\bRUN\b", str(trained("cable")), text)
-        return re.sub(r"\b(ENCODER|DATA|TMP|LONG)\b", lambda match: str(paths[match[0]]), text)
+        return re.sub(r"\b(ENCODER|DATA|TMP|LONG|ROOT)\b", lambda match: str(paths[match[0]]), text)
 
     def files():
         folders = (tmp_path, data_dir, trained("cable"), encoder)

@@ -187,14 +187,6 @@ def test_extrapolation_has_the_baseline_of_rope_with_a_cache(monkeypatch):
     assert not [name for name in mlm if "cache" in name]
 
 
-def test_an_evaluation_has_at_least_one_window(monkeypatch):
-    """Otherwise it would be refused after the training."""
-    monkeypatch.chdir(ROOT)
-    words = "--train quickstart --fixed --data stdlib --perplexity 512,64 --eval_tokens 10"
-    words = jobs_of(words)["perplexity experiment/cable stdlib"].words
-    assert words[words.index("--max_tokens") + 1] == "512"
-
-
 @pytest.mark.parametrize(
     "flags, folder",
     [

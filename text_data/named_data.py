@@ -6,6 +6,8 @@ folder, split, words = prepare_command("fineweb-edu", scale="full")
 import contextlib
 from pathlib import Path
 
+from runtime.files import working_folder_of
+
 from errors import InputError
 from text_data.shards import Shards
 
@@ -37,7 +39,11 @@ def prepare_command(name: str, scale: str, tokens: int = 0) -> tuple[str, str, l
     """
     if name not in PROGRAMS:
         if not [*Path(name).glob("*_val_*.bin")]:
-            problem = "has no shards" if Path(name).is_dir() else "does not exist"
+            problem = (
+                "has no shards"
+                if Path(name).is_dir()
+                else f"does not exist{working_folder_of(name)}"
+            )
             known = ", ".join(PROGRAMS)
             raise InputError(f"--data {name} {problem}: use {known}, or a folder of shards")
         return name, "test" if [*Path(name).glob("*_test_*.bin")] else "val", []

@@ -25,7 +25,7 @@ from collections import deque
 from pathlib import Path
 from typing import Annotated
 
-from runtime.files import atomic, hash_file, read_json, write_json
+from runtime.files import atomic, hash_file, read_json, working_folder_of, write_json
 from runtime.validation import Count, Name, Text, check
 
 import msgspec
@@ -148,7 +148,10 @@ def check_shard(
         if sha256 and not problem and hash_file(path) != sha256:
             problem = "has been changed since it was written (its SHA-256 differs)"
     except FileNotFoundError:
-        return [f"{path} does not exist: run the preparation again to write missing shards"]
+        return [
+            f"{path} does not exist{working_folder_of(path)}: run the preparation again to write "
+            "missing shards"
+        ]
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
     return [f"{path} {problem}: remove it and run the preparation again"] if problem else []

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from runtime.files import working_folder_of
+
 from errors import InputError
 from text_data import hub
 
@@ -83,8 +85,10 @@ def find_files(
 
     missing = [source for source in sources if not Path(source).exists()]
     if missing:
-        problem = "does not exist: pass an existing file or folder"
-        raise InputError(*(f"source {source} {problem}" for source in missing))
+        remedy = "pass an existing file or folder"
+        raise InputError(
+            *(f"source {x} does not exist{working_folder_of(x)}: {remedy}" for x in missing)
+        )
     files = {path for path in map(Path, sources) if path.is_file()}
     reasons = {path: reason_of(path, True) for path in sorted(files)}
     if problems := [f"{path} is {reason}" for path, reason in reasons.items() if reason]:
@@ -164,7 +168,7 @@ def load_table(
     """
     if path is not None and not (table_format(Path(path)) and Path(path).is_file()):
         raise InputError(
-            f"{flag} {path} is not a .jsonl or .parquet file: "
+            f"{flag} {path} is not a .jsonl or .parquet file{working_folder_of(path)}: "
             f"use one, or remove {flag} to load {hub_table['path']} from the hub"
         )
     name = path or hub_table["path"]
