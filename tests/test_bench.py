@@ -117,8 +117,9 @@ def test_seconds_and_ratios_with_a_simulated_clock(monkeypatch):
     }
 
 
+@torch._dynamo.config.patch(recompile_limit=3)
 def test_every_encoding_is_compiled(monkeypatch):
-    """Also with more encodings than the compiler's default limit of graphs per function."""
+    """Also with more encodings than the compiler's limit of graphs per function."""
     monkeypatch.setitem(model.SIZES, "quickstart", (1, 2, 16))
     graphs = []
 
@@ -128,14 +129,13 @@ def test_every_encoding_is_compiled(monkeypatch):
 
     compiled = functools.partial(torch.compile, backend=backend, fullgraph=True)
     monkeypatch.setattr(torch, "compile", compiled)
-    names = "cable,alibi,kerple"  # with rope and nope, at two lengths: 10 graphs
-    config = bench.Config(what=["eval"], encodings=names, repeats=1)
+    config = bench.Config(what=["eval"], encodings="cable", repeats=1)
     for context in (8, 10):
         setting = dataclasses.replace(PLAIN, context=context, compile=True)
         entries = dict.fromkeys(config.names())
-        assert len([*bench.measure_encodings("eval", config, setting, entries)]) == 4
+        assert len([*bench.measure_encodings("eval", config, setting, entries)]) == 2
         assert all(entries.values())
-    assert len(entries) == 5 and len(graphs) == 10
+    assert len(entries) == 3 and len(graphs) == 6  # with rope and nope
 
 
 def instant(setting, pe):
@@ -195,6 +195,7 @@ def test_training_measures_triton_instead_of_the_dense_path(monkeypatch, tmp_pat
         return {"": "dense" if "fire" in encoding.names else "sdpa", " triton": "dense"}
 
     monkeypatch.setattr(Setting, "paths", paths)
+    monkeypatch.setitem(model.SIZES, "quickstart", (1, 2, 16))
     record = measure(tmp_path, "train --encodings fire,cable --context 8 --repeats 1")
     names = ["rope", "nope", "cable", *(f"{pe} triton" for pe in ("rope", "nope", "fire", "cable"))]
     assert list(record["train"]["contexts"]["8"]) == names

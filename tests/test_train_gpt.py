@@ -1,5 +1,6 @@
 """Tests of train_gpt.py: what a run writes, resuming, accumulation, and invalid input."""
 
+import functools
 import gc
 import json
 import shlex
@@ -138,6 +139,9 @@ def test_half_precision_trains_like_float32(dtype, pe, trained, train):
 def test_compile_and_activation_checkpointing_train_the_same(trained, train, monkeypatch):
     """One graph for all blocks and one for the loss, each compiled once and without a break."""
     torch._dynamo.reset()
+    # The code of Inductor takes long to compile; this backend partitions graphs as it does.
+    compiled = functools.partial(torch.compile, backend="aot_eager_decomp_partition")
+    monkeypatch.setattr(torch, "compile", compiled)
     counters = torch._dynamo.utils.counters
     counters.clear()
     checkpointed = mock.Mock(wraps=torch.utils.checkpoint.checkpoint)

@@ -11,6 +11,7 @@ import torch
 from conftest import ROOT
 
 import bench
+import model
 from benchmarking import profiles
 
 
@@ -53,10 +54,11 @@ def test_kernels_are_grouped_by_name():
     assert {name: profiles.kernel_group(name) for name in names} == names
 
 
-def test_time_of_steps_with_gradient_accumulation(tmp_path):
+def test_time_of_steps_with_gradient_accumulation(tmp_path, monkeypatch):
     """A round of 2 steps of 3 micro-batches has 6 times the tokens, and 2 optimizer steps."""
+    monkeypatch.setitem(model.SIZES, "quickstart", (1, 2, 16))
     out = tmp_path / "train.json"
-    flags = "train --model quickstart --micro_batch 2 --context 16 --device cpu --repeats 2"
+    flags = "train --model quickstart --micro_batch 2 --context 16 --device cpu --repeats 1"
     bench.main([*flags.split(), "--steps", "2", "--micro_batches", "3", "--out", str(out)])
     entry = json.loads(out.read_text())["train"]["contexts"]["16"]["cable"]
     assert entry["tokens"] == 2 * 3 * 2 * 16

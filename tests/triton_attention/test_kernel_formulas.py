@@ -28,14 +28,6 @@ CASES = [(kind, causal) for kind in KINDS for causal in (True, False)]
 CASES.remove(("piecewise-linear", False))
 
 
-@pytest.mark.parametrize("kind, causal", CASES)
-def test_values_and_gradients(kind, causal, monkeypatch):
-    """The last of 37 tokens is in a partial tile; 3 sequences need two programs by distance."""
-    monkeypatch.setattr(operators, "SEQUENCES", 2)
-    inputs = make_inputs(kind, 37, 37, 16, B=3, causal=causal)
-    assert max(relative_errors(kind, inputs, causal=causal).values()) < 1e-5
-
-
 @pytest.mark.parametrize(
     "kind, causal, shape, window_size",
     [
@@ -95,7 +87,7 @@ def test_half_precision_keeps_the_bias_exact(kind, dtype):
     assert max(errors.values()) < (0.02 if dtype == torch.bfloat16 else 0.003), errors
 
 
-@pytest.mark.parametrize("pe", ["cable", "fox", "k-cable", "t5", "kerple", "fire"])
+@pytest.mark.parametrize("pe", ["cable", "k-cable", "t5", "fire"])
 def test_rounding_errors_of_rows_do_not_accumulate(pe, monkeypatch):
     """Gradients in bfloat16 over a long text agree with the dense path in float32.
 
@@ -167,7 +159,7 @@ def element_addresses(x):
 
 @pytest.fixture
 def audited(monkeypatch):
-    """Record every memory access in the interpreter; yield the list of launches.
+    """Record every memory access in the interpreter; yield the list of launches, none on a GPU.
 
     A launch is (name, addresses of its tensors' elements, addresses read, addresses written).
     Memory holds NaN until it is written.
@@ -176,6 +168,9 @@ def audited(monkeypatch):
     prepare = interpreter.GridExecutor._init_args_hst
     load, store = builder.create_masked_load, builder.create_masked_store
     launches = []
+    if DEVICE == "cuda":
+        yield launches
+        return
 
     def audited_launch(self, args, kwargs):
         prepared = prepare(self, args, kwargs)
@@ -203,7 +198,6 @@ def audited(monkeypatch):
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.skipif(DEVICE == "cuda", reason="only the interpreter can audit memory accesses")
 @pytest.mark.parametrize(
     "kind, causal, D, steep",
     [
@@ -212,7 +206,7 @@ def audited(monkeypatch):
         *(("decay", causal, 24, 30.0) for causal in (True, False)),
     ],
 )
-def test_programs_are_independent(kind, causal, D, steep, audited, monkeypatch):
+def test_values_gradients_and_memory_accesses(kind, causal, D, steep, audited, monkeypatch):
     """Covers partial tiles, a padded head dimension, three sequences and skipped tiles."""
     monkeypatch.setattr(operators, "SEQUENCES", 2)
     T = 53 if steep == 1 else 85  # tiles have up to 32 tokens
@@ -222,7 +216,7 @@ def test_programs_are_independent(kind, causal, D, steep, audited, monkeypatch):
     expected = ["attention_forward", "attention_backward_rows", "attention_backward_columns"]
     if kind in ("distance", "piecewise-linear"):
         expected.append("attention_backward_distances")
-    assert [name for name, *_ in audited] == expected
+    assert [name for name, *_ in audited] == (expected if DEVICE == "cpu" else [])
     for name, *accesses in audited:
         elements, read, written = map(np.concatenate, accesses)
         assert np.isin([*read, *written], elements).all(), f"{name} leaves its tensors"
