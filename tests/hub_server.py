@@ -3,7 +3,6 @@
     with HubServer(folder) as hub:  # clients use HF_ENDPOINT=hub.endpoint
         hub.fail("000_00001", status=503)
 
-From a shell, `python tests/hub_server.py FOLDER` writes tiny examples and serves them.
 The folder holds one folder per repository, datasets/OWNER/NAME or models/OWNER/NAME. When files
 change, the next request of the revision `main` gets a new commit; older commits can still be
 requested by their hash.
@@ -15,7 +14,6 @@ use, without redirects.
 import hashlib
 import json
 import re
-import sys
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -191,14 +189,3 @@ class _Handler(BaseHTTPRequestHandler):
 
 def object_id(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-
-if __name__ == "__main__":
-    import hub_examples
-
-    folder = Path(sys.argv[1])
-    hub_examples.write_datasets(folder)
-    hub_examples.write_gpt2(folder)
-    with HubServer(folder) as hub:
-        print(f"export HF_ENDPOINT={hub.endpoint}", flush=True)
-        threading.Event().wait()

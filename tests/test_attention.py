@@ -11,7 +11,6 @@ import attention_cpu
 import pe_spec
 import posenc
 from attention import BiasInputs
-from evaluation import layer_checks
 
 # The bias g_i (S_i - S_j) of given S and g.
 DECAY = posenc.WeightedDecay(heads=2, channels=1, block_size=1)
@@ -218,27 +217,6 @@ def test_sdpa_with_bias_after_a_large_decay(T, decay, dtype, gradients, bound):
     bias_inputs = BiasInputs(DECAY, (s, g), (s,))
     exact = attention.dense(q.double(), k.double(), v.double(), bias_inputs, 0.18)
     assert (output - exact).norm() / exact.norm() <= bound
-
-
-@pytest.mark.parametrize("pe", ["window:w=9", "window:w=9+kerple", "window:w=9+cable"])
-@pytest.mark.parametrize("T", [1, 40])
-@pytest.mark.parametrize("gradients", [True, False])
-def test_sliding_window_masks_distant_keys(pe, T, gradients, monkeypatch):
-    """Queries are the last T of 40 tokens; also the gradients of k and v."""
-    monkeypatch.setattr(attention, "CHUNK_ELEMENTS", 1)
-    torch.manual_seed(0)
-    encoding = pe_spec.build(pe, 2, 12, 64, layers=1)[0]
-    x, (q, k, v) = torch.randn(2, 40, 12), torch.randn(3, 2, 2, 40, 6, requires_grad=gradients)
-    q_features, k_features = encoding.features(x, torch.arange(40))
-    inputs = BiasInputs(encoding, q_features, k_features)
-    expected = layer_checks.all_pairs(q, k, v, inputs, 0.4, 9)[:, :, -T:]
-    inputs = BiasInputs(encoding, layer_checks.last_queries(q_features, T), k_features)
-    with torch.set_grad_enabled(gradients):
-        ours = attend(q[:, :, -T:], k, v, inputs, "auto")
-    torch.testing.assert_close(ours, expected, atol=2e-6, rtol=0)
-    if gradients:
-        grads, references = (torch.autograd.grad(y.sin().sum(), (k, v)) for y in (ours, expected))
-        torch.testing.assert_close(grads, references, atol=2e-6, rtol=0)
 
 
 def build(pe, causal=True):

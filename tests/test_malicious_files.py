@@ -5,9 +5,7 @@ Code in exported encoders: tests/retrieval/test_folder_code.py; plugins in the f
 tests/runtime/test_plugins.py.
 """
 
-import builtins
 import hashlib
-import io
 import json
 import os
 import pickle
@@ -73,25 +71,13 @@ def read(reader, run, data_dir, out):
 
 
 class Evil:
-    """An object whose pickle calls a function when it is loaded."""
+    """An object whose pickle creates a file when it is loaded."""
 
-    def __init__(self, *function_and_arguments):
-        self.function, *self.arguments = function_and_arguments
+    def __init__(self, marker):
+        self.marker = str(marker)
 
     def __reduce__(self):
-        return self.function, tuple(self.arguments)
-
-
-def evil_objects(marker):
-    path = str(marker)
-    return [
-        Evil(os.system, f"touch {path}"),
-        Evil(builtins.exec, f"open({path!r}, 'w').close()"),
-        Evil(builtins.eval, f"open({path!r}, 'w')"),
-        Evil(io.open, path, "w"),
-        Evil(os.mkdir, path),
-        Evil(subprocess.call, ["touch", path]),
-    ]
+        return os.mkdir, (self.marker,)
 
 
 def write_evil(path, value, way):
@@ -101,13 +87,17 @@ def write_evil(path, value, way):
         torch.save(value, path, _use_new_zipfile_serialization=way == "zip")
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("way", ["pickle", "zip", "legacy"])
-@pytest.mark.parametrize("place", ["alone", "model", "config"])
+@pytest.mark.parametrize(
+    "reader, way, place",
+    [
+        *((reader, "zip", "model") for reader in READERS),
+        *(("evaluate", way, place) for way in ("pickle", "legacy") for place in ("alone", "model")),
+        ("sample", "zip", "config"),
+    ],
+)
 def test_pickle_in_a_checkpoint(reader, way, place, run, marker, data_dir, tmp_path):
     content = torch.load(run / NEWEST, weights_only=True)
-    number = ["alone", "model", "config"].index(place) + 3 * (way == "zip")
-    evil = evil_objects(marker)[number]
+    evil = Evil(marker)
     value = evil if place == "alone" else {**content, place: {"wte.weight": evil}}
     for path in run.glob("*.pt"):
         write_evil(path, value, way)
@@ -129,12 +119,11 @@ def test_pickle_in_foreign_weights(way, is_authors, gpt2, marker, tmp_path):
     source = tmp_path / "model.pt" if is_authors else gpt2
     (gpt2 / "model.safetensors").unlink()
     path = source if is_authors else gpt2 / "pytorch_model.bin"
-    write_evil(path, {"transformer.wte.weight": evil_objects(marker)[0]}, way)
+    write_evil(path, {"transformer.wte.weight": Evil(marker)}, way)
     call(import_pretrained, source, "--out_dir", tmp_path / "out").check(2)
 
 
-@pytest.mark.parametrize("key", ["pe", "steps", "evil"])
-def test_yaml_tags(key, marker, tmp_path):
+def test_yaml_tags(marker, tmp_path):
     tags = [
         f"!!python/object/apply:os.system ['touch {marker}']",
         f"!!python/object/new:os.mkdir ['{marker}']",
@@ -144,7 +133,7 @@ def test_yaml_tags(key, marker, tmp_path):
     ]
     config = tmp_path / "config.yaml"
     for tag in tags:
-        config.write_text(f"{key}: {tag}\n")
+        config.write_text(f"pe: {tag}\n")
         call(train_gpt, "--config", config, "--dry_run").check(2)
 
 

@@ -14,7 +14,6 @@ from runtime.distributed import Processes
 import numpy as np
 import pytest
 import torch
-import yaml
 from conftest import TINY, contents, log_of, save_checkpoint, write_plugin
 from in_process import digest
 
@@ -109,9 +108,7 @@ def test_signal_saves_before_a_validation_that_is_due(train, monkeypatch):
     assert lines == ["start 0", "train 1", "val 1"] and saved == ["checkpoint_0000001.pt"]
 
 
-@pytest.mark.parametrize(
-    "flags, loss", [("--pe cable", 2.2), ("--pe test-drift", 2.2), ("--objective mlm", 3.5)]
-)
+@pytest.mark.parametrize("flags, loss", [("--pe cable", 2.2), ("--objective mlm", 3.5)])
 def test_training_learns_the_text(flags, loss, train):
     batch = ["--tokens_per_step", 512, "--micro_batch", 32]
     run = train("run", *flags.split(), "--steps", 60, "--lr", "2e-2", "--val_every", 60, *batch)
@@ -388,7 +385,7 @@ def test_tensorboard_gets_the_values_of_the_log(train):
     assert all(name in session for name in (b"weight_decay", b"init_from", b"cable"))
 
 
-@pytest.mark.parametrize("pe", ["cable", "rope", "cape", "learnable"])
+@pytest.mark.parametrize("pe", ["cable", "cape", "learnable"])
 def test_sampled_texts_are_logged_and_change_nothing(pe, trained, train, capsys):
     """Texts of at most 100 bytes; the weights are those without samples, bit for bit."""
     run = train("run", "--pe", pe, "--sample_every", 2)
@@ -453,12 +450,6 @@ def test_flags_override_config_files_in_any_order(tmp_path):
     argv = ["--config", str(tmp_path / "a"), "--pe", "alibi", f"--config={tmp_path / 'b'}"]
     config = cli.parse(Config, argv, "")
     assert (config.pe, config.steps, config.lr) == ("alibi", 7, 0.25)
-
-
-def test_config_of_a_run_is_resolved(trained):
-    config = yaml.safe_load((trained("cable") / "config.yaml").read_text())
-    assert config.keys() == Config.__dataclass_fields__.keys() - settings.NOT_RECORDED
-    assert (config["pe"], config["block_size"], config["beta2"]) == ("cable", 16, 0.95)
 
 
 def test_gradient_accumulation_equals_one_large_batch(train, capsys):

@@ -56,15 +56,11 @@ def test_ranking_by_hand(pe, exported, finetuned, task, tmp_path):
     for length in (16, 64):
         queries = encode(loaded.queries.values(), length)
         scores = queries @ encode(loaded.documents.values(), length).T
-        values = []
-        for query, row in zip(loaded.queries, scores, strict=True):
-            ranking = [names[n] for n in row.argsort(descending=True)[:10]]
-            dcg = sum(
-                loaded.qrels[query].get(name, 0) / math.log2(2 + position)
-                for position, name in enumerate(ranking)
-            )
-            best = 2 + 1 / math.log2(3) if query == "q0" else 1
-            values.append(100 * dcg / best)
+        rankings = [[names[n] for n in row.argsort(descending=True)] for row in scores]
+        values = [
+            100 * tasks.ndcg(ranking, loaded.qrels[query])
+            for query, ranking in zip(loaded.queries, rankings, strict=True)
+        ]
         entry = record["lengths"][str(length)]
         assert entry["by_question"] == pytest.approx(values)
         assert entry["ndcg10"] == pytest.approx(np.mean(values))

@@ -183,6 +183,8 @@ def test_an_interruption_leaves_no_folder(text, tmp_path, monkeypatch):
 
 def test_too_little_text_is_refused(refused, text, tmp_path):
     out = tmp_path / "out"
-    (line,) = refused(prepare.main, text[0], *FLAGS, "--passage", "4000", "--out_dir", out)
+    (line,) = refused(
+        prepare.main, text[0], *FLAGS, "--triplets", "1", "--passage", "4000", "--out_dir", out
+    )
     assert "(train) gives 0 triplets: use a lower --triplets or --passage" in line
     assert not out.exists()

@@ -235,6 +235,7 @@ def test_torchrun_restarts_the_ranks_and_ctrl_c_saves_a_checkpoint(data_dir, tmp
         f"{textwrap.dedent(at_step(7, 1, KILL_ONCE))}\ncli.run(train_gpt.main)\n"
     )
     torchrun = "-m torch.distributed.run --standalone --nproc_per_node=2 --max-restarts=1"
+    torchrun += " --monitor-interval=0.2"
     command = [sys.executable, *torchrun.split(), script, *FLAGS, "--steps", "100000"]
     command += ["--data", data_dir, "--out_dir", run, "--resume"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
