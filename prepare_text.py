@@ -16,8 +16,7 @@ file if there are fewer than 20 text files. --val names other validation
 text. An interrupted preparation is resumed by the same command.
 """
 
-import codecs
-import contextlib
+import io
 import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,7 +100,7 @@ def skip_reason(path: Path, is_named: bool) -> str | None:
     if path.suffix.lower() in DOCUMENTS and not is_named:
         return "a document, not text: convert it to text"
     try:
-        for _ in read_text(path, 0, text_size(path)):
+        for _ in read_text(path):
             pass
     except InputError as error:
         if is_named:
@@ -115,9 +114,9 @@ def split_documents(train_files: list[Path], val_files: list[Path], config: Conf
     has_tables = any(map(text_sources.table_format, train_files))
     if not val_files and len(train_files) < every and not has_tables:
         for path in train_files:
-            cut = next_line_start(path, 1 - 1 / every)
-            yield "train", read_text(path, 0, cut)
-            yield "val", read_text(path, cut, text_size(path))
+            cut = end_of_training(path, every)
+            yield "train", read_part(path, 0, cut)
+            yield "val", read_part(path, cut, None)
         return
     for split, files in (("train", train_files), ("val", val_files)):
         documents = (documents_of(path, config.text_column) for path in files)
@@ -138,71 +137,58 @@ def documents_of(path: Path, text_column: str):
         for _, text in text_sources.read_rows(str(path), text_column, [path]):
             yield text_sources.split_text(text)
     else:
-        yield read_text(path, 0, text_size(path))
+        yield read_text(path)
 
 
-@contextlib.contextmanager
-def open_text(path: Path):
-    """Open a text file, also a compressed one, for reading bytes."""
+def end_of_training(path: Path, every: int) -> int:
+    """Return how many characters of a text precede its last `every`-th.
+
+    That begins with a line; without a line break there, with a word or a character.
+    """
+    start = size = sum(map(len, read_text(path)))
+    start -= -(-size // every)
+    position = 0
+    for piece in read_text(path):
+        rest = piece[max(0, start - position) :].rstrip("\n")
+        if rest:
+            cut = rest.find("\n") + 1 or rest.find(" ") + 1
+            return max(start, position) + cut
+        position += len(piece)
+    return size
+
+
+def read_part(path: Path, start: int, stop: int | None):
+    """Yield the characters of a text from `start` to `stop`, in pieces."""
+    position = 0
+    for piece in read_text(path):
+        if part := piece[max(0, start - position) : stop and max(0, stop - position)]:
+            yield part
+        position += len(piece)
+
+
+def read_text(path: Path):
+    """Yield a text in pieces that end at a line break, where there is one.
+
+    A byte-order mark is left out. Raises InputError for text that is not UTF-8 or has NUL.
+    """
     remedy = "repair the file, or leave it out"
     with (
         hub.input_errors(str(path), remedy, is_local=True),
         text_sources.open_file(path) as file,
     ):
-        yield file
-
-
-def text_size(path: Path) -> int:
-    """Return the number of bytes, after decompression."""
-    if not text_sources.is_compressed(path):
-        return path.stat().st_size
-    with open_text(path) as file:
-        return sum(map(len, iter(lambda: file.read(text_sources.PIECE_CHARACTERS), b"")))
-
-
-def next_line_start(path: Path, fraction: float) -> int:
-    """Return the offset of the first line after this fraction of the bytes.
-
-    In a text without a line break there: of the first word, or of the first character.
-    """
-    size = text_size(path)
-    start = int(fraction * size)
-    with open_text(path) as file:
-        file.seek(start)
-        file.readline()
-        if file.tell() < size:
-            return file.tell()
-        file.seek(start)
-        rest = file.read(text_sources.PIECE_CHARACTERS)
-    is_continued = [0x80 <= byte < 0xC0 for byte in rest]
-    of_character = is_continued.index(False) if False in is_continued else 0
-    return start + (rest.find(b" ") + 1 or of_character)
-
-
-def read_text(path: Path, start: int, stop: int):
-    """Yield the text between byte offsets, in pieces that end at a line break.
-
-    A byte-order mark is left out. Raises InputError for text that is not UTF-8 or has NUL.
-    """
-    decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
-    with open_text(path) as file:
-        file.seek(start)
-        while block := file.read(min(text_sources.PIECE_CHARACTERS, stop - file.tell())):
-            is_last = file.tell() == stop
-            try:
-                text = decoder.decode(block, is_last)
-            except UnicodeDecodeError as error:
-                at = file.tell() - len(error.object) + error.start
-                problem = f"{path} is not UTF-8 text at byte {at}"
-                raise InputError(f"{problem}: {CONVERT}") from None
-            if "\0" in text:
-                raise InputError(f"{path} is not text (it has NUL bytes): leave it out")
-            if file.tell() == len(block):
-                text = text.removeprefix("\ufeff")
-            text = rest + text
-            cut = len(text) if is_last else text.rfind("\n") + 1 or len(text)
-            rest = text[cut:]
-            yield text[:cut]
+        text, size = (
+            io.TextIOWrapper(file, "utf-8-sig", newline=""),
+            text_sources.PIECE_CHARACTERS,
+        )
+        try:
+            while piece := text.read(size) + text.readline(size):
+                if "\0" in piece:
+                    raise InputError(f"{path} is not text (it has NUL bytes): leave it out")
+                yield piece
+        except UnicodeDecodeError as error:
+            at = file.tell() - len(error.object) + error.start
+            problem = f"{path} is not UTF-8 text at byte {at}"
+            raise InputError(f"{problem}: {CONVERT}") from None
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ the next shard can be read.
 import contextlib
 import hashlib
 import itertools
-import math
 import os
 import resource
 import struct
@@ -79,17 +78,17 @@ def version_for(vocab_size: int) -> int:
 
 def allow_open_files(count: int) -> None:
     """Raise the limit of open files by `count`, or raise InputError."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, hard = (math.inf if x == resource.RLIM_INFINITY else x for x in limits)
-    needed = len(os.listdir("/dev/fd")) + count
-    if needed > hard:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(os.listdir("/dev/fd")) + count + OTHER_FILES
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    except (OSError, ValueError):
         raise InputError(
             f"{count} shards need {needed} open files, the system allows {hard}: raise its limit "
             "(ulimit -Hn), or prepare the data again with a higher --shard_tokens"
-        )
-    limit = min(needed + OTHER_FILES, hard)
-    if limit > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (int(limit), limits[1]))
+        ) from None
 
 
 class TokenFile:
@@ -208,17 +207,17 @@ class ShardWriter:
 
     def _finished_shards(self) -> list[dict]:
         """Return the entries before the first missing file; remove the others."""
-        listed = {name: self.meta.shards_of(name) for name in self.splits}
 
         def is_finished(entry):
             return "next" in entry and (self.meta.folder / entry["file"]).exists()
 
-        entries = [entry for split in listed.values() for entry in split]
+        names = dict.fromkeys(self.splits)
+        entries = [entry for name in names for entry in self.meta.shards_of(name)]
         kept = list(itertools.takewhile(is_finished, entries))
         if len(kept) < len(entries):
             self.meta.content["complete"] = False
-        for name, split in listed.items():
-            self.meta.list_shards(name, [entry for entry in split if entry in kept])
+        for name in names:
+            self.meta.list_shards(name, [x for x in self.meta.shards_of(name) if x in kept])
         return kept
 
     @property
@@ -375,11 +374,10 @@ class Shards:
             raise InputError(f"{folder} has no split '{split}': choose one of {names}")
         version = version_for(self.vocab_size)
         size = TOKEN_TYPES[version].itemsize * sum(entry["tokens"] for entry in entries)
-        is_small = verify == "auto" and size <= AUTO_VERIFY_BYTES
-        compare_hashes = verify == "always" or is_small
+        is_hashed = verify == "always" or (verify == "auto" and size <= AUTO_VERIFY_BYTES)
         problems = []
         for path, entry in zip(self.paths, entries, strict=True):
-            sha256 = entry["sha256"] if compare_hashes else None
+            sha256 = entry["sha256"] if is_hashed else None
             problems += check_shard(path, entry["tokens"], sha256, version)
         if problems:
             raise InputError(*problems)

@@ -78,42 +78,38 @@ def find_files(
     not exist or is not read, or nothing is left.
     """
 
-    def reason_of(path: Path, is_named: bool) -> str | None:
+    def reason_of(path: Path) -> str | None:
+        if path.is_dir():
+            return "a linked folder: pass it as a source of its own"
         if path.suffix.lower() in COMPANIONS or path.name.endswith("~"):
             return "a backup, an index or a checksum by its name: rename it to read it"
-        return skip_reason(path, is_named)
+        is_empty = path not in named and not path.stat().st_size
+        return "empty" if is_empty else skip_reason(path, path in named)
 
-    missing = [source for source in sources if not Path(source).exists()]
-    if missing:
+    if missing := [source for source in sources if not Path(source).exists()]:
         remedy = "pass an existing file or folder"
         raise InputError(
             *(f"source {x} does not exist{working_folder_of(x)}: {remedy}" for x in missing)
         )
-    files = {path for path in map(Path, sources) if path.is_file()}
-    reasons = {path: reason_of(path, True) for path in sorted(files)}
+    named = {path for path in map(Path, sources) if path.is_file()}
+    reasons = {path: reason_of(path) for path in sorted(named)}
     if problems := [f"{path} is {reason}" for path, reason in reasons.items() if reason]:
         raise InputError(*problems)
-    skipped = {}
     for folder in map(Path, sources):
-        for path in sorted({*folder.rglob("*")} - files):
+        for path in sorted({*folder.rglob("*")} - named):
             hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
             excluded = exclude and path.resolve().is_relative_to(exclude.resolve())
-            if hidden or excluded:
-                continue
-            if path.is_symlink() and path.is_dir():
-                skipped[path] = "a linked folder: pass it as a source of its own"
-            elif not path.is_file():
-                continue
-            elif reason := reason_of(path, False) if path.stat().st_size else "empty":
-                skipped[path] = reason
-            else:
-                files.add(path)
-    number = len(files) + len(skipped)
+            is_read = path.is_file() or (path.is_dir() and path.is_symlink())
+            if is_read and not (hidden or excluded):
+                reasons[path] = reason_of(path)
+    files = [path for path in sorted(reasons) if not reasons[path]]
+    skipped = {path: reason for path, reason in reasons.items() if reason}
+    number = len(reasons)
     _print_files(f"{len(files)} of {number} files are read", dict.fromkeys(files))
     _print_files(f"{len(skipped)} of {number} files are skipped", skipped)
     if not files:
         raise InputError(f"{' '.join(sources)}: no files to read: pass another source")
-    return sorted(files)
+    return files
 
 
 def _print_files(title: str, reasons: dict[Path, str | None]) -> None:
