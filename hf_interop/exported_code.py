@@ -10,6 +10,7 @@ modules: names of those that the folder contains, each under its
 
 import ast
 import importlib.util
+import itertools
 from collections.abc import Collection
 from pathlib import Path
 
@@ -66,7 +67,8 @@ def flat_name(module: str) -> str:
 
 def flatten_imports(source: str, modules: Collection[str]) -> str:
     """Return a source whose imports of `modules` are relative."""
-    lines = source.encode().split(b"\n")  # ast counts columns in bytes
+    text = source.encode()  # ast counts columns in bytes
+    starts = [0, *itertools.accumulate(len(line) + 1 for line in text.split(b"\n"))]
     nodes = sorted(_imports(source), key=lambda node: (node.lineno, node.col_offset))
     for node in reversed(nodes):
         names: dict[str, list[str]] = {}  # start of a statement -> what it imports
@@ -75,15 +77,13 @@ def flatten_imports(source: str, modules: Collection[str]) -> str:
             if start == IMPORT_MODULE:
                 alias.name = flat_name(alias.name)
             names.setdefault(start, []).append(ast.unparse(alias))
-        assert node.end_lineno is not None  # ast.parse sets it
-        before = lines[node.lineno - 1][: node.col_offset]
-        after = lines[node.end_lineno - 1][node.end_col_offset :]
-        separator = b"; " if before.strip() else b"\n" + before
-        statements = [f"{start} {', '.join(names[start])}".encode() for start in names]
-        new = before + separator.join(statements) + after
-        if any(start.startswith("from .") for start in names):
-            lines[node.lineno - 1 : node.end_lineno] = [new]
-    return b"\n".join(lines).decode()
+        new = "; ".join(f"{start} {', '.join(names[start])}" for start in names)
+        assert node.end_lineno and node.end_col_offset  # ast.parse sets them
+        first = starts[node.lineno - 1] + node.col_offset
+        last = starts[node.end_lineno - 1] + node.end_col_offset
+        if "from ." in new:
+            text = text[:first] + new.encode() + text[last:]
+    return text.decode()
 
 
 def _imports(source: str) -> list[Import]:

@@ -121,13 +121,13 @@ class PosencPreTrained(PreTrainedModel):
 
     def _apply(self, fn, recurse: bool = True):
         """Apply a conversion, as `.to`; encodings and norms keep float32."""
-        norms = [
-            x for x in self.model.modules() if isinstance(x, nn.LayerNorm | nn.RMSNorm)
-        ]
-        kept = set()
-        for module in (self.model.posenc, *norms):
-            for tensor in (*module.parameters(), *module.buffers()):
-                kept |= {id(tensor), id(tensor.grad)}
+        names = {*self._keep_in_fp32_modules_strict}
+        kept = {
+            id(x)
+            for name, tensor in (*self.named_parameters(), *self.named_buffers())
+            if not names.isdisjoint(name.split("."))
+            for x in (tensor, tensor.grad)
+        }
 
         def convert(tensor: Tensor) -> Tensor:
             converted = fn(tensor)

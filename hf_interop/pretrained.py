@@ -94,11 +94,8 @@ def load_pretrained(
         content.pop("auto_map", None)  # code of others
         settings = settings_of(where, content)
         settings["tied"] = content["tie_word_embeddings"] = _tie(name, settings, source)
-    try:
-        with torch.device("meta"):  # without memory
-            model = GPT(GPTConfig(size="custom", **settings))
-    except InputError as error:
-        raise InputError(*(f"{where}: {problem}" for problem in error.problems)) from None
+    with _naming(where), torch.device("meta"):  # without memory
+        model = GPT(GPTConfig(size="custom", **settings))
     if content is not None:
         weights = _read_weights(name, model, source)
     try:
@@ -110,6 +107,15 @@ def load_pretrained(
         ) from None
     check_finite(model, name)
     return model, revision, folder, content
+
+
+@contextlib.contextmanager
+def _naming(where: str):
+    """Put the name of a file in front of the problems of the block."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(*(f"{where}: {problem}" for problem in error.problems)) from None
 
 
 def _find_folder(name: str) -> tuple[Path, str | None]:
@@ -129,19 +135,15 @@ def _find_folder(name: str) -> tuple[Path, str | None]:
 def _tie(name: str, settings: dict, source: dict) -> bool:
     """Return whether the output layer is the embedding; copy it to where it is missing."""
     embedding = _source_names("wte.weight", settings["block"])[0]
-    layers = embedding, "lm_head.weight"
-    if not settings["tied"] or not any(layer in source for layer in layers):
-        return settings["tied"]
-    if all(layer in source for layer in layers):
-        tied = torch.equal(*(source[layer]() for layer in layers))
-        if not tied:
-            print(
-                f"note: the output layer of {name} differs from its embedding, although its "
-                "config ties them: both are kept, as in transformers"
-            )
+    tied, head = settings["tied"], source.get("lm_head.weight")
+    if not tied or head is None or source.setdefault(embedding, head) is head:
         return tied
-    source.setdefault(embedding, source.get("lm_head.weight"))
-    return True
+    if not (tied := torch.equal(source[embedding](), head())):
+        print(
+            f"note: the output layer of {name} differs from its embedding, although its "
+            "config ties them: both are kept, as in transformers"
+        )
+    return tied
 
 
 def tokenizer_of(
@@ -201,14 +203,16 @@ def _open_weights(name: str, folder: Path) -> dict[str, Callable[[], Tensor]]:
     """
     from safetensors import SafetensorError, safe_open
 
-    paths = [folder / "model.safetensors"]
-    if not paths[0].is_file() and (folder / INDEX).is_file():
-        index = read_json(folder / INDEX, "copy it again", Index)
-        paths = [folder / file for file in sorted(set(index["weight_map"].values()))]
-    elif not paths[0].is_file() and (older := [*folder.glob("*.bin")]):
+    single, index = folder / "model.safetensors", folder / INDEX
+    if single.is_file():
+        paths = [single]
+    elif index.is_file():
+        files = read_json(index, "copy it again", Index)["weight_map"].values()
+        paths = [folder / file for file in sorted({*files})]
+    elif older := [*folder.glob("*.bin")]:
         remedy = "load it in transformers and write it by save_pretrained"
         raise InputError(f"'{name}' has {older[0].name}, and no safetensors: {remedy}")
-    elif not paths[0].is_file():
+    else:
         raise InputError(
             f"no model at '{name}' (no model.safetensors): name a folder of transformers, or, "
             "with internet access, a model on the hub"
@@ -364,9 +368,9 @@ def original_config(run: Path, gpt: dict) -> dict | None:
     config.pop("auto_map", None)  # code of others, in runs of earlier versions
     if gpt["block"] == "llama":  # the table of GPT-2 has a fixed length
         config["max_position_embeddings"] = gpt["block_size"]
-    settings = dataclasses.asdict(
-        GPTConfig(size="custom", **settings_of(str(path), config))
-    )
+    settings = settings_of(str(path), config)
+    with _naming(str(path)):
+        settings = dataclasses.asdict(GPTConfig(size="custom", **settings))
     changed = {key for key, value in settings.items() if gpt[key] != value}
     if wrong := changed - {"pe", "attn_scale", "causal", "attention"}:
         raise InputError(

@@ -10,7 +10,12 @@ encoding is one: settings["pe"] is "rope:base=500000", "rope@3_nope@1", ….
 import dataclasses
 import itertools
 import math
-from typing import Any
+from typing import Annotated, Any
+
+from runtime.validation import check
+
+import msgspec
+from msgspec import Meta
 
 from errors import InputError
 
@@ -40,7 +45,6 @@ SUPPORTED = {
 }
 # Also of types that do not declare them; head_dim: not of GPT-2.
 READ_BY_ALL = ("head_dim", "quantization_config", "transformers_weights")
-MOST_LAYERS, LARGEST = 1000, 10**9  # larger numbers are errors, and take forever
 ROPE_TYPES = {  # rope_type -> encoding
     "default": "rope:",
     "linear": "rope-pi:",
@@ -63,6 +67,24 @@ ROPE_CONSTANTS = {
     "truncate": True,
     "partial_rotary_factor": 1,
 }
+
+
+Size = Annotated[int, Meta(ge=1, le=10**9)]
+
+
+class Shape(msgspec.Struct):
+    """Fields of GPTConfig: larger numbers are errors, and take forever."""
+
+    vocab_size: Size
+    block_size: Size
+    n_layer: Annotated[int, Meta(ge=1, le=1000)]
+    n_head: Size
+    n_embd: Size
+    norm_eps: Annotated[float, Meta(gt=0, lt=1)]
+    tied: bool
+    n_kv_head: Size | None = None
+    head_dim: Size | None = None
+    n_inner: Size | None = None
 
 
 def settings_of(where: str, content: dict) -> dict:
@@ -97,17 +119,7 @@ def settings_of(where: str, content: dict) -> dict:
     found: dict[str, Any] = {
         field: own[key] for key, field in SETTINGS.items() if key in own
     }
-    if type(found.get("head_dim")) is float:  # transformers does not check it
-        raise InputError(f"{where} has head_dim {found['head_dim']}: copy it again")
-    counts = [value for value in found.values() if type(value) is int]
-    if not 0 < found["n_layer"] <= MOST_LAYERS or max(counts) > LARGEST:
-        raise InputError(
-            f"{where} has {found['n_layer']} layers and numbers up to {max(counts)}: copy it again"
-        )
-    if not 0 < found["norm_eps"] < 1:
-        raise InputError(
-            f"{where}: epsilon of the norms is {found['norm_eps']}: copy it again"
-        )
+    check(found, Shape, where, "copy it again")
     if kind == "gpt2":
         return found | {"block": "gpt2", "pe": "learnable"}
     found |= {"qkv_bias": kind == "qwen2", "qk_norm": kind == "qwen3"}

@@ -181,7 +181,7 @@ def with_tokens(content: bytes) -> bytes:
         ("config.json", {"model_type": "gemma3"}, "has model_type gemma3: use one of gpt2, llama,"),
         ("config.json", {"hidden_act": "gelu"}, "has hidden_act gelu, but only silu is supported"),
         ("config.json", {"hidden_size": "a"}, "config.json is wrong (Validation error for field"),
-        ("config.json", {"num_key_value_heads": 0}, "n_kv_head is 0: it must be at least 1"),
+        ("config.json", {"num_key_value_heads": 0}, "expected int >= 1 at n_kv_head"),
         ("config.json", {"num_hidden_layers": 5}, "lacks weights (layers.4.input_layernorm.weight"),
         ("config.json", {"intermediate_size": 95}, "do not fit its settings"),
         ("config.json", {"num_hidden_layers": 3}, "has unknown weights (layers.3."),
@@ -189,7 +189,48 @@ def with_tokens(content: bytes) -> bytes:
         ("rope", {"rope_type": "linear", "factor": 2.5}, "has factor 2.5 among its rope_param"),
         ("rope", LLAMA3 | {"low_freq_factor": 2.0}, "has low_freq_factor 2.0 among its rope_param"),
         ("rope", YARN | {"beta_fast": 16.0}, "has beta_fast 16.0 among its rope_parameters"),
+        (
+            "config.json",
+            {"rope_theta": None},
+            "has rope_theta None among its rope_parameters, which is not",
+        ),
+        (
+            "config.json",
+            {"rope_theta": float("inf")},
+            "has rope_theta inf among its rope_parameters",
+        ),
+        ("config.json", {"rope_theta": "10000"}, "has rope_theta 10000 among its rope_parameters"),
+        (
+            "config.json",
+            {"rope_scaling": {"rope_type": "linear", "factor": None}},
+            "has factor None among its",
+        ),
+        (
+            "config.json",
+            {"rope_scaling": {"rope_type": ["yarn"], "factor": 2.0}},
+            "rope_type ['yarn']: use",
+        ),
+        ("config.json", {"rms_norm_eps": float("nan")}, "expected float"),
+        (
+            "config.json",
+            {"num_hidden_layers": 1001},
+            "expected int <= 1000 at n_layer: copy it again",
+        ),
+        ("config.json", {"num_hidden_layers": 0}, "expected int >= 1 at n_layer"),
+        ("config.json", {"vocab_size": 10**30}, "at vocab_size: copy it again"),
+        ("config.json", {"num_key_value_heads": 3}, ": n_kv_head is 3: it must divide 4 heads"),
+        (
+            "config.json",
+            {"quantization_config": {"quant_method": "fp8"}},
+            "has quantization_config",
+        ),
+        (
+            "config.json",
+            {"model_type": "mistral", "layer_types": []},
+            "has model_type ministral: use one of gpt2",
+        ),
         ("model*", None, "no model at"),
+        ("model.safetensors.index.json", lambda content: b'{"weight_map": 1}', "index.json: "),
         ("model-00001*", None, "is missing or corrupt (No such file"),
         ("config.json", None, "config.json does not exist: name another model"),
         ("tokenizer*", None, "has no tokenizer.json: copy it"),
@@ -206,18 +247,35 @@ def test_wrong_folders_are_refused(imported, refused, tmp_path, pattern, change,
     if isinstance(change, dict):
         config = json.loads((folder / "config.json").read_text())
         config |= {"rope_parameters": change} if pattern == "rope" else change
+        if change.keys() & {"rope_theta", "rope_scaling"}:
+            del config["rope_parameters"]
         (folder / "config.json").write_text(json.dumps(config))
     else:
         for path in folder.glob(pattern):
             path.write_bytes(change(path.read_bytes())) if change else path.unlink()
     (line,) = refused(import_pretrained.main, folder, "--out_dir", tmp_path / "run")
     assert message in line and not (tmp_path / "run").exists()
+    assert not isinstance(change, dict) or str(folder) in line
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}"])
-def test_a_corrupt_copy_of_an_imported_config_is_named(imported, content, tmp_path, refused):
+@pytest.mark.parametrize(
+    "change",
+    [
+        "",
+        "[]",
+        "{}",
+        {"rms_norm_eps": 0.5},
+        {"num_attention_heads": 2},
+        {"tie_word_embeddings": True},
+    ],
+    ids=str,
+)
+def test_a_changed_copy_of_an_imported_config_is_named(imported, change, tmp_path, refused):
     run = shutil.copytree(imported("llama2")[2], tmp_path / "run")
-    (run / "pretrained_config.json").write_text(content)
+    copy = run / "pretrained_config.json"
+    if isinstance(change, dict):
+        change = json.dumps(json.loads(copy.read_text()) | change)
+    copy.write_text(change)
     (line,) = refused(export_hf.main, run, "--out_dir", tmp_path / "out")
     assert "pretrained_config.json" in line and not (tmp_path / "out").exists()
 
