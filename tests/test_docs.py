@@ -33,7 +33,6 @@ from errors import InputError  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
 
 RESULTS = ROOT / "results"
-FAULTS = ROOT / "tests" / "faults" / "__main__.py"
 HIDDEN = {".git", ".venv", ".ruff_cache", ".pytest_cache", "__pycache__", "data", "runs"}
 ALL_MARKDOWN = sorted(
     path

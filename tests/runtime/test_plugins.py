@@ -216,16 +216,18 @@ def test_invalid_records_of_plugins_are_refused(entry):
         plugins.check_loaded({"plugin": entry}, "run")
 
 
-def test_records_name_the_plugin(run, slope, trained, tmp_path):
+def test_records_and_exports_name_the_plugin(run, slope, trained, tmp_path):
     """Next to a run that needs none; first_hour.sh calls the other programs."""
-    rope = shutil.copytree(trained("rope"), tmp_path / "rope")
-    mine = shutil.copytree(run, tmp_path / "mine")
-    flags = ["--plugin", str(slope), "--device", "cpu"]
+    mine, rope = (shutil.copytree(x, tmp_path / x.name) for x in (run, trained("rope")))
     with unregister_plugins():
+        flags = ["--plugin", str(slope), "--device", "cpu"]
         eval_extrapolation.main([str(rope), str(mine), *flags, "--lengths", "1x"])
-    records = [json.loads(evaluation(folder).read_text()) for folder in (mine, rope)]
-    assert records[0]["plugin"] == {"my-slope.py": sha256_of(slope)}
-    assert "plugin" not in records[1]
+        for source in (mine, rope):
+            out = str(tmp_path / f"{source.name} exported")
+            export_hf.main([str(source), "--plugin", str(slope), "--out_dir", out])
+    for folder, expected in ((mine, {"my-slope.py": sha256_of(slope)}), (rope, None)):
+        for path in (evaluation(folder), tmp_path / f"{folder.name} exported" / "config.json"):
+            assert json.loads(path.read_text()).get("plugin") == expected
 
 
 def test_another_version_is_refused_with_the_path_of_the_copy(
@@ -257,14 +259,6 @@ def test_another_version_is_refused_with_the_path_of_the_copy(
 
 
 # Exported code
-
-
-def test_an_export_records_its_plugin(run, slope, trained, tmp_path, unregistered):
-    export_hf.main([str(run), "--plugin", str(slope), "--out_dir", str(tmp_path / "mine")])
-    config = json.loads((tmp_path / "mine" / "config.json").read_text())
-    assert config["plugin"] == {"my-slope.py": sha256_of(slope)}
-    export_hf.main([str(trained("rope")), "--out_dir", str(tmp_path / "rope")])
-    assert "plugin" not in json.loads((tmp_path / "rope" / "config.json").read_text())
 
 
 def plugin_with(tmp_path, text):
