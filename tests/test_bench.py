@@ -33,11 +33,15 @@ def measure(folder, flags, *paths):
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
-    """Record of all benchmarks of encodings, for a few of them, at 8 and 12 tokens."""
+    """Record of all benchmarks of encodings, for a few of them, at 8 and 12 tokens.
+
+    Without profiles, which take seconds: tests/benchmarking/test_profiles.py.
+    """
     encodings = "cable,t5:buckets=8,max_distance=16,rope"
     flags = f"{' '.join(NAMES)} --encodings {encodings} --context 12,8"
     small = functools.partial(Setting, shape={"vocab_size": 320})
-    with mock.patch("bench.Setting", small):
+    no_profile = mock.patch("benchmarking.cases.profile_round", return_value={})
+    with mock.patch("bench.Setting", small), no_profile:
         return measure(tmp_path_factory.mktemp("bench"), flags)
 
 

@@ -60,7 +60,7 @@ def test_experiment_runs_end_to_end_and_resumes(tmp_path, data_dir):
 
 @pytest.mark.parametrize("name", ["all_tables", "half_hour", "table4", "figure4_8-15"])
 def test_help_starts_nothing(name):
-    done = script(f"{name}.sh", "--help")
+    done = script(f"{name}.sh", "--help", PATH=search_path())
     assert done.returncode == 0 and "--encodings" in done.stdout and not done.stderr
     assert "+ " not in done.stdout
 
