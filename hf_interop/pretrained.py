@@ -28,7 +28,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from errors import InputError
+from errors import InputError, refusing
 from hf_interop.pretrained_config import settings_of
 from model import GPT, GPTConfig
 from text_data import hub
@@ -98,13 +98,9 @@ def load_pretrained(
         model = GPT(GPTConfig(size="custom", **settings))
     if content is not None:
         weights = _read_weights(name, model, source)
-    try:
+    what = f"the weights of {name} do not fit its settings"
+    with refusing(what, "name another model", RuntimeError):
         model.load_state_dict(weights, assign=True)
-    except RuntimeError as error:
-        raise InputError(
-            f"the weights of {name} do not fit its settings ({' '.join(str(error).split())[:200]}):"
-            " name another model"
-        ) from None
     check_finite(model, name)
     return model, revision, folder, content
 
@@ -219,12 +215,10 @@ def _open_weights(name: str, folder: Path) -> dict[str, Callable[[], Tensor]]:
         )
     source = {}
     for path in paths:
-        try:
+        with refusing(
+            f"{path} is missing or corrupt", "copy it again", (OSError, SafetensorError)
+        ):
             file = safe_open(path, "pt")
-        except (OSError, SafetensorError) as error:
-            raise InputError(
-                f"{path} is missing or corrupt ({_one_line(error)}): copy it again"
-            ) from None
         for key in file.keys():  # noqa: SIM118
             name = re.sub(r"^(model|transformer)\.", "", key)
             source[name] = functools.partial(file.get_tensor, key)
@@ -242,19 +236,17 @@ def read_gguf(path: Path) -> tuple[dict, dict[str, Callable[[], Tensor]]]:
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
     load: Any = AutoModelForCausalLM.from_pretrained
-    try:
+    with (
+        refusing(f"{path} cannot be read by transformers", "name another file"),
+        contextlib.redirect_stderr(io.StringIO()),  # without progress bars
+    ):
         reader = gguf.GGUFReader(path)
-        with contextlib.redirect_stderr(io.StringIO()):  # without progress bars
-            model, report = load(
-                path.parent,
-                gguf_file=path.name,
-                dtype=torch.float32,
-                output_loading_info=True,
-            )
-    except Exception as error:  # a corrupt file can cause any
-        raise InputError(
-            f"{path} cannot be read by transformers ({_one_line(error)}): name another file"
-        ) from None
+        model, report = load(
+            path.parent,
+            gguf_file=path.name,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
     found = {key: field.contents() for key, field in reader.fields.items()}
     kind = found["general.architecture"]
     needed = [f"{kind}.{key}" for key, to in GGUF_CONFIG_MAPPING[kind].items() if to]
@@ -333,8 +325,9 @@ def _read_cable_v1(path: str) -> tuple[dict, dict]:
         vocab_size, width = source["wte.weight"].shape
         heads = len(source["h.0.attn.h_attn.bias"])
     except Exception as error:  # a file of another program can cause any
+        reason = describe_load_error(error)
         raise InputError(
-            f"{path} is not a checkpoint of the CABLE authors ({_one_line(error)}): name one with "
+            f"{path} is not a checkpoint of the CABLE authors ({reason}): name one with "
             "transformer.wte.weight and transformer.h.0.attn.h_attn.bias"
         ) from None
     weights = {}
@@ -411,7 +404,3 @@ def _original_weights(model: GPT) -> dict[str, Tensor]:
             name = name if name.startswith("lm_head") else prefix + name
             weights[name] = part.clone(memory_format=torch.contiguous_format)
     return weights
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(describe_load_error(error).split())[:120]

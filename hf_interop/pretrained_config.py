@@ -17,7 +17,7 @@ from runtime.validation import check
 import msgspec
 from msgspec import Meta
 
-from errors import InputError
+from errors import InputError, refusing
 
 MODELS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3")  # model_type
 SETTINGS = {  # setting of transformers -> field of GPTConfig
@@ -100,11 +100,8 @@ def settings_of(where: str, content: dict) -> dict:
         kind = "ministral"  # as transformers
     if kind not in MODELS:
         raise InputError(f"{where} has model_type {kind}: use one of {', '.join(MODELS)}")
-    try:
+    with refusing(f"{where} is wrong", "copy it again"):  # transformers has many checks
         config = CONFIG_MAPPING[kind].from_dict(content)
-    except Exception as error:  # of the many checks of transformers
-        reason = " ".join(str(error).split())[:120]
-        raise InputError(f"{where} is wrong ({reason}): copy it again") from None
     keys = [*config.attribute_map, *READ_BY_ALL]
     keys += [field.name for field in dataclasses.fields(config)]
     own = {key: getattr(config, key, None) for key in keys}

@@ -32,7 +32,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from errors import InputError
+from errors import InputError, one_line
 
 # int64 of PyTorch and NumPy. Products of two settings stay within
 # float64.
@@ -291,8 +291,8 @@ def _read_values(path: str) -> dict:
         problem = f"--config {path} cannot be read ({reason}): {remedy}"
         raise InputError(problem) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"--config {path} is not YAML ({reason}): fix the file") from None
+        problem = f"--config {path} is not YAML ({one_line(error)}): fix the file"
+        raise InputError(problem) from None
     if not isinstance(values, dict):
         raise InputError(f"--config {path} is not a mapping: use lines as in 'steps: 100'")
     return values
@@ -347,13 +347,14 @@ def run(main) -> None:
 
 def _system_problem(error: Exception) -> str | None:
     """Return a line if the system refused a file or memory, else None."""
-    text = " ".join(str(error).split())
     if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
         name, reason = ascii(error.filename), error.strerror
         reason += working_folder_of(error.filename) if error.errno == errno.ENOENT else ""
         return f"{name} cannot be used ({reason}): use another file, folder or name"
     # PyTorch raises RuntimeError for memory of the CPU.
-    found = re.search(r"can't allocate memory|[Oo]ut of memory|not enough memory", text)
+    found = re.search(
+        r"can't allocate memory|[Oo]ut of memory|not enough memory", str(error)
+    )
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and found):
         return "out of memory: use a smaller model, batch or context, or fewer tokens"
     return None

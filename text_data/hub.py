@@ -15,7 +15,7 @@ import sys
 import zlib
 from pathlib import Path
 
-from errors import InputError
+from errors import InputError, one_line
 
 READ_ERRORS = (ValueError, OSError, EOFError, RecursionError, lzma.LZMAError, zlib.error)
 DECOMPRESSORS = {"backports", "compression", "lz4", "snappy"}  # packages of further errors
@@ -175,4 +175,4 @@ def _reason(error: BaseException) -> str:
     """Return a server's answer, or an error's text on one line."""
     if response := getattr(error, "response", None):
         return f"{response.status_code} {response.reason_phrase}".strip()
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    return one_line(error, 300)

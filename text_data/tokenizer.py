@@ -25,7 +25,7 @@ from runtime.files import read_json, run_folder_of
 import msgspec
 import numpy as np
 
-from errors import InputError
+from errors import InputError, refusing
 
 GPT2_VOCABULARY = 50257
 GPT2_SHA256 = (
@@ -125,11 +125,9 @@ class HuggingFaceTokenizer(Tokenizer):
         digest = hashlib.sha256(content).hexdigest()
         self.name = f"{description}@{digest[:HASH_DIGITS]}"
         self.files = files
-        try:
+        # The library has no type for its errors.
+        with refusing(f"{self.name}: {TOKENIZER_FILE} is corrupt", COPY_FILES):
             self.backend = tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE])
-        except Exception as error:  # of the library, which has no type for it
-            what = f"{self.name}: {TOKENIZER_FILE} is corrupt ({str(error)[:200]})"
-            raise InputError(f"{what}: {COPY_FILES}") from None
         self.backend.encode_special_tokens = True  # names of special tokens are plain text
         eot = self.backend.token_to_id(document_token(self.backend, settings))
         if eot is None:
@@ -324,7 +322,8 @@ def from_hugging_face(source: str, name: str) -> HuggingFaceTokenizer:
     from text_data import hub
 
     description = f"hf:{_short_name(name)}"
-    try:
+    remedy = "pass a folder with tokenizer.json, or the name of a model on the hub and connect to"
+    with refusing(f"tokenizer hf:{name} cannot be loaded", f"{remedy} the network"):
         path = Path(source)
         load = transformers.AutoTokenizer.from_pretrained
         if path.suffix == ".gguf":
@@ -339,12 +338,6 @@ def from_hugging_face(source: str, name: str) -> HuggingFaceTokenizer:
         backend = loaded.backend_tokenizer  # of fast tokenizers
         if not (known := backend.get_vocab(with_added_tokens=False)):
             raise ValueError("its files have no tokens")
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise InputError(
-            f"tokenizer hf:{name} cannot be loaded ({reason}): pass a folder with "
-            "tokenizer.json, or the name of a model on the hub and connect to the network"
-        ) from None
     if path.suffix == ".gguf":  # transformers adds <|endoftext|>, which the model lacks
         content = json.loads(backend.to_str())
         added = content["added_tokens"]
