@@ -2,10 +2,10 @@
 
 from runtime import checkpoints
 
-import numpy as np
 import pytest
 import torch
 import yaml
+from torch.nn import functional as F
 
 import eval_extrapolation
 import import_pretrained
@@ -37,35 +37,30 @@ def test_imports_of_gpt2_that_are_refused(tmp_path, refused):
 def authors_logits(weights, tokens, heads):
     """Return the logits (T, V) of CABLE's version 1 with attention scale 1, for tokens (T,).
 
-    Float64 NumPy, from the paper's equations 2 to 4 and the published names of its weights.
+    Float64, from the paper's equations 2 to 4 and the published names of its weights.
     """
-    w = {name: value.double().numpy() for name, value in weights.items()}
+    w = {name: value.double() for name, value in weights.items()}
+    length = len(tokens)
 
     def linear(x, name):
-        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+        return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
 
     def norm(x, name):
-        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * w[
-            f"{name}.weight"
-        ] + w[f"{name}.bias"]
+        return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"])
 
     x = w["transformer.wte.weight"][tokens]
-    future = np.triu(np.ones((len(tokens), len(tokens)), bool), 1)
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
     for layer in range(sum(name.endswith("h_attn.bias") for name in w)):
         block = f"transformer.h.{layer}"
         y = norm(x, f"{block}.ln_1")
-        q, k, v = (
-            part.reshape(len(tokens), heads, -1).transpose(1, 0, 2)
-            for part in np.split(linear(y, f"{block}.attn.c_attn"), 3, -1)
-        )
-        decay = np.cumsum(-np.log1p(np.exp(linear(y, f"{block}.attn.h_attn"))), 0).T  # (H, T)
-        scores = q @ k.transpose(0, 2, 1) + decay[:, :, None] - decay[:, None, :]
-        scores = np.exp(np.where(future, -np.inf, scores - scores.max(-1, keepdims=True)))
-        y = scores / scores.sum(-1, keepdims=True) @ v
-        x = x + linear(y.transpose(1, 0, 2).reshape(x.shape), f"{block}.attn.c_proj")
+        parts = linear(y, f"{block}.attn.c_attn").view(length, 3, heads, -1)
+        q, k, v = parts.permute(1, 2, 0, 3)  # (H, T, D)
+        decay = -F.softplus(linear(y, f"{block}.attn.h_attn")).cumsum(0).T  # (H, T)
+        scores = q @ k.transpose(1, 2) + decay[:, :, None] - decay[:, None, :]
+        y = scores.masked_fill(future, -torch.inf).softmax(-1) @ v
+        x = x + linear(y.transpose(0, 1).reshape(x.shape), f"{block}.attn.c_proj")
         y = linear(norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc")
-        y = 0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
-        x = x + linear(y, f"{block}.mlp.c_proj")
+        x = x + linear(F.gelu(y, approximate="tanh"), f"{block}.mlp.c_proj")
     return norm(x, "transformer.ln_f") @ w["lm_head.weight"].T
 
 
@@ -103,10 +98,11 @@ def test_authors_checkpoint_gives_the_logits_of_the_paper(authors, tmp_path, com
     model, checkpoint = checkpoints.load_model(run, torch.device("cpu"))
     assert (checkpoint["gpt"]["pe"], checkpoint["gpt"]["block_size"]) == ("cable-v1", 16)
     assert checkpoint["data"]["tokenizer"] == "gpt2"
-    tokens = np.random.default_rng(0).integers(0, 50304, 40)
+    tokens = torch.randint(50304, (40,))
     with torch.no_grad():
-        ours = model(torch.from_numpy(tokens)[None])[0]
-    np.testing.assert_allclose(ours, authors_logits(authors, tokens, heads=2), rtol=1e-4, atol=1e-4)
+        ours = model(tokens[None])[0].double()
+    expected = authors_logits(authors, tokens, heads=2)
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_invalid_authors_checkpoints_are_refused(refused, authors, tmp_path):
