@@ -43,7 +43,6 @@ NEUTRAL = {"logger", "log_every", "checkpoint_every", "keep_checkpoints", "devic
 # Learning rates that were best at small scale, where the config's was
 # not.
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
-HELLASWAG = "scripts/hellaswag_smoke.jsonl"
 VARIABLES = "EXPERIMENT_VARIABLES"  # file for activate.sh: split, data, runs
 SCALES = {"full": 1, "small": 4, "smoke": 32}  # what lengths are divided by
 TARGETS = "eval_extrapolation.py --protocol same-targets --targets"
@@ -167,10 +166,11 @@ def main(argv: list[str] | None = None) -> None:
     if config.dry_run:
         from benchmarking import cost
 
-        for job in jobs:
-            print("+", scheduler.command(job))
-        print("+", scheduler.command(report), logs.parent / "...")
-        print(cost.describe_costs(jobs))
+        *costs, total = cost.describe_costs([job.words for job in jobs])
+        for job, text in zip(jobs, costs, strict=True):
+            print(f"+ {shlex.join(job.command(scheduler.ranks))}\n  {text}")
+        print("+ python", shlex.join(report), experiment.out / "...")
+        print(total)
     else:
         status = scheduler.run()
     experiment.write_variables()
@@ -178,9 +178,10 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(status)
 
 
-def folder_name(flags: list[str]) -> str:
+def folder_name(words: list[str]) -> str:
     """Return flags as a part of a folder's name, as in -steps5000; "": none."""
-    return "".join(flags).replace("--", "-").replace("/", "_")
+    given = [(name, x) for name, x in cli.split_flags(words) if name not in NEUTRAL]
+    return "".join("".join([f"-{name}", *x]) for name, x in given).replace("/", "_")
 
 
 def split(line: str) -> list[str]:
@@ -193,8 +194,8 @@ def split(line: str) -> list[str]:
 
 def output_of(words: list[str]) -> str:
     """Return the file or folder that a command writes, or ""."""
-    pairs = itertools.pairwise(words)
-    return next((value for flag, value in pairs if flag in ("--out_dir", "--out")), "")
+    values = dict(itertools.pairwise(words))
+    return values.get("--out_dir") or values.get("--out", "")
 
 
 class Experiment:
@@ -203,24 +204,21 @@ class Experiment:
     def __init__(self, config: Config, flags: list[str]):
         self.config, self.flags = config, flags
         self.scale = [*SCALES].index(config.scale)
-        paths = [str(plugin.path) for plugin in plugins.LOADED.values()]
-        self.plugins = [word for path in paths for word in ("--plugin", path)]
-        given = [(name, x) for name, x in cli.split_flags(flags) if name not in NEUTRAL]
-        suffix = "-".join("".join([name, *x]) for name, x in given).replace("/", "_")
+        suffix = folder_name(flags).removeprefix("-")
         self.root = Path(config.runs) / suffix / ("" if config.fixed else config.scale)
         setting, equals, values = (config.sweep or "").partition("=")
         self.swept = [
             [f"--{setting}", value] if equals else [] for value in values.split(",")
         ]
         self.out = self.root / f"{config.name}{equals and '-'}{setting}"
-        words = ["report.py", "--out_dir", str(self.out)]
-        words += ["--paper", config.paper] if config.paper else []
+        self.report = ["report.py", "--out_dir", str(self.out)]
+        self.report += ["--paper", config.paper] if config.paper else []
         # Settings that are tuned, or that the experiment compares.
-        differing = [*config.may_differ, *([setting] if setting else [])]
+        differing = [*config.may_differ, setting]
         differing += ["lr"] if "small" in (config.scale, *config.train) else []
         differing += ["block_size"] if len(config.block_size) > 1 else []
-        words += ["--may_differ", ",".join(differing)] if differing else []
-        self.report = Job(f"report {self.out.name}", words, prints=True)
+        if text := ",".join(filter(None, differing)):
+            self.report += ["--may_differ", text]
         self.jobs: list[Job] = []
         if config.train or config.pretrained:
             self.data, self.split, _ = self.prepare(config.data)
@@ -235,12 +233,18 @@ class Experiment:
             if words:
                 self.add_command(words)
 
-    def add(self, name: str, words: list[str], needs: list[Job], run=None) -> Job:
+    def add(self, words: list[str], needs: list[Job], run: Path | None = None) -> Job:
         """Add a job, or return the one with this command."""
+        command, output = " ".join(words), output_of(words)
+        if re.match(TAKES_PLUGIN, command):
+            for plugin in plugins.LOADED.values():
+                words = [*words, "--plugin", str(plugin.path)]
         for known in self.jobs:
             if known.words == words:
                 return known
-        command, output = " ".join(words), output_of(words)
+        count = 2 if words[0] == "-m" else 1
+        subject = Path(output or "".join(words[count : count + 1]))
+        name = " ".join([*words[:count], "/".join(subject.parts[-2:])])
         job = Job(name, words, needs, run, prints=words[0] == "sample.py")
         job.on_all_ranks = bool(re.match("train_gpt|eval_", command))
         if output and not re.match(RESUMES, command):
@@ -254,25 +258,19 @@ class Experiment:
         tokens: that a training reads.
         """
         folder, split, words = prepare_command(name, self.config.scale, tokens)
-        name = f"prepare {Path(folder).name}"
-        return folder, split, [self.add(name, words, [])] if words else []
+        return folder, split, [self.add(words, [])] if words else []
 
     def train(self, name: str, block_size: int, pe: str, seed: int) -> None:
         """Add the trainings of one encoding and seed, and their evaluations."""
-        config = self.config
+        config, parent = self.config, self.out
         stem = name if config.fixed or not self.scale else config.scale
-        flags, own = ["--config", f"configs/{stem}.yaml", "--data", self.data], []
-        parent = self.out
+        flags = ["--config", f"configs/{stem}.yaml", "--data", self.data]
+        own = split(config.train_flags)
         if not config.fixed:
             recipe = cli.parse(settings.Config, flags[:2], None)
-            length = (
-                max(1, block_size // SCALES[config.scale])
-                if block_size
-                else recipe.block_size
-            )
-            tokens = recipe.micro_batch * recipe.block_size
-            flags += ["--block_size", str(length), "--micro_batch", str(tokens // length)]
-            own = split(config.train_flags)
+            length = int(self.at_scale(str(block_size))) or recipe.block_size
+            micro_batch = recipe.micro_batch * recipe.block_size // length
+            flags += ["--block_size", str(length), "--micro_batch", str(micro_batch)]
             trained = Path(self.data).name if self.scale else name
             parent = self.root / f"{trained}-{length}{folder_name(own)}"
         if stem == "small" and pe in SMALL_RATES:
@@ -280,66 +278,61 @@ class Experiment:
         for swept in self.swept:
             out = parent / f"{pe}{folder_name(swept)}{f'-seed{seed}' if seed != 1 else ''}"
             words = ["train_gpt.py", *flags, *own, *swept, "--pe", pe, "--seed", str(seed)]
-            words += ["--resume", *self.flags, *self.plugins]
+            words += ["--resume", *self.flags]
             self.add_run(words, out, cli.parse(settings.Config, words[1:], None))
 
     def add_run(
         self, words: list[str], run: Path, trained: settings.Config | None = None
     ) -> None:
         """Add a job that makes a model, and its evaluations."""
-        config, name = self.config, f"train {run.parent.name}/{run.name}"
+        config = self.config
         tokens = trained.steps * trained.tokens_per_step if trained else 0
         *_, needs = self.prepare(config.data, tokens)
-        job = self.add(name, [*words, "--out_dir", str(run)], needs, run)
+        job = self.add([*words, "--out_dir", str(run)], needs, run)
         for text in config.evaluate_on or [config.data]:
             folder, split, needs = self.prepare(text)
             for setting, programs in EVALUATIONS.items():
                 if not (lengths := getattr(config, setting)):
                     continue
                 lengths = self.at_scale(lengths)
-                program, *flags = f"{programs[self.scale]} {lengths}".split()
-                words = [program, str(run), "--data", folder, "--split", split, *flags]
+                length = trained.block_size if trained else 1
+                longest = cli.parse_lengths(lengths, length)[-1]
+                program, *flags = programs[self.scale].split()
+                words = [program, str(run), "--data", folder, "--split", split]
+                words += [*flags, lengths]
                 windows = [config.cache_window if program.startswith("eval_ex") else None]
                 if setting == "perplexity":
-                    tokens = config.eval_tokens or TOKENS[self.scale]
-                    words += ["--max_tokens", str(tokens)]
+                    most = config.eval_tokens or TOKENS[self.scale]
+                    words += ["--max_tokens", str(most)]
                     # The baseline of extrapolation: RoPE with a cache.
                     if trained and trained.pe == "rope" and trained.causal:
-                        size = trained.block_size
-                        longest = cli.parse_lengths(lengths, size)[-1]
-                        windows += [size] if size < longest else []
-                name = f"{setting} {run.parent.name}/{run.name} {Path(folder).name}"
-                for window in dict.fromkeys(windows):
+                        windows += [length] if length < longest else []
+                for window in windows:
                     cache = ["--cache_window", str(window)] if window else []
-                    all_words = [*words, *cache, *self.plugins]
-                    self.add("".join([name, *cache]), all_words, [job, *needs])
+                    self.add([*words, *cache], [job, *needs])
         if config.hellaswag:
-            source = HELLASWAG if config.scale == "smoke" else config.hellaswag
+            source = config.hellaswag
             flags = [] if source == "hub" else ["--source", source]
-            words = ["eval_hellaswag.py", str(run), *flags, *self.plugins]
-            self.add(f"hellaswag {run.parent.name}/{run.name}", words, [job])
+            self.add(["eval_hellaswag.py", str(run), *flags], [job])
 
     def at_scale(self, lengths: str) -> str:
         """Return lengths, as in 512,1024,2x, at this scale; multiples stay."""
-        cli.parse_lengths(lengths, 1)  # raises InputError for anything else
-        divisor, text = SCALES[self.config.scale], lengths.replace(" ", "")
-        return re.sub(r"\b[0-9]+\b", lambda n: str(max(1, int(n[0]) // divisor)), text)
+        divisor = SCALES[self.config.scale]
+        return re.sub(
+            r"\b[1-9][0-9]*\b", lambda n: str(max(1, int(n[0]) // divisor)), lengths
+        )
 
     def add_command(self, words: list[str]) -> None:
         """Add one of --commands, after those that write what it names."""
         output = output_of(words)
         if output and "/" not in output:
             words = [str(self.out / word) if word == output else word for word in words]
-        if re.match(TAKES_PLUGIN, " ".join(words)):
-            words += self.plugins
         needs = []
         for job in self.jobs:
             made = output_of(job.words)
             if made and any(f"{word}/".startswith(f"{made}/") for word in words):
                 needs.append(job)
-        count = 2 if words[0] == "-m" else 1
-        subject = output_of(words) or "".join(words[count : count + 1])
-        self.add(" ".join([*words[:count], *Path(subject).parts[-2:]]), words, needs)
+        self.add(words, needs)
 
     def write_variables(self) -> None:
         """Write the split, data and trained runs, for the lines of a script."""

@@ -1,16 +1,16 @@
 """Cost of jobs: FLOPs, time, disk space and download.
 
     print(describe_cost(config))  # train_gpt.py --dry_run
-    print(describe_costs(jobs))  # run_experiment.py --dry_run
+    print(*describe_costs(commands), sep="\n")  # run_experiment.py --dry_run
 
-Needs no data. Time assumes 40% model FLOPs utilization (MFU) of this
+Needs no data. Counts the logits of all tokens, also where few are
+predicted. Time assumes 40% model FLOPs utilization (MFU) of this
 machine's GPUs, or else of an H100 and of this CPU. Calls with the same
 file COST_LEDGER add up: a job that several of them list counts once.
 """
 
-import dataclasses
 import functools
-import json
+import itertools
 import os
 import shlex
 from collections import Counter
@@ -25,35 +25,42 @@ from torch.utils.benchmark import Timer
 from model import GPT, GPTConfig
 from more_encodings.dape import DAPE
 from text_data import recall_task
-from text_data.data_loader import masked_count
 from text_data.named_data import SIZES
 from text_data.shards import Shards
 from training import attention_path, settings
 
 MFU = 0.4
-CPU = "this CPU"
 MATRIX = 1024  # rows of the matrices whose product is measured
 ALL = 10**9
-# Sequences, most tokens and predictions of each, and forward passes (a
-# backward pass is two). HellaSwag and MS MARCO have about so many
-# tokens; MLDR has 200,000 documents of 3,308.
+# Sequences (0: those of the split), most tokens of each, and forward
+# passes (a backward pass is two). HellaSwag and MS MARCO have about so
+# many tokens; MLDR has 200,000 documents of 3,308.
 EVALUATIONS = {
-    "eval_extrapolation.py": (0, ALL, ALL, 1),
-    "eval_recall.py": (250, ALL, 64, 2),
-    "eval_receptive_field.py": (100, ALL, 1, 2),
-    "eval_hellaswag.py": (4 * 10_042, 100, ALL, 1),
-    "retrieval.evaluate": (200_000, 3308, 0, 1),
-    "retrieval.finetune": (1_250_000, 200, 0, 4),
+    "eval_extrapolation.py": (0, ALL, 1),
+    "eval_recall.py": (250, ALL, 2),
+    "eval_receptive_field.py": (100, ALL, 2),
+    "eval_hellaswag.py": (40_168, 100, 1),
+    "retrieval.evaluate": (200_000, 3308, 1),
+    "retrieval.finetune": (1_250_000, 200, 4),
 }
 
 
 class Cost(NamedTuple):
-    """Cost of a job; disk and download in GB."""
+    """Cost of jobs; disk and download in GB."""
 
     kind: str
+    note: str = ""
     flops: float = 0
     disk: float = 0
     download: float = 0
+
+
+class Training(NamedTuple):
+    """A training whose model is in a folder, or that of the model that was made from it."""
+
+    flags: list[str]
+    config: settings.Config
+    model: GPT
 
 
 def data_size(folder: str, split: str, made: dict) -> tuple[int, int]:
@@ -67,162 +74,126 @@ def data_size(folder: str, split: str, made: dict) -> tuple[int, int]:
     return tokens.get(split, 0), 320 if is_bytes else GPTConfig.vocab_size
 
 
-def estimate_training(config, made: dict) -> tuple[GPT, Cost, str]:
-    """Return the model (without memory) of a training, its cost, and lines on its data.
+def flops_per_token(model: GPT, context: int) -> float:
+    """Return FLOPs of training on a token, with DAPE's network on each pair."""
+    networks = [module for module in model.modules() if isinstance(module, DAPE)]
+    per_pair = sum(x.numel() for module in networks for x in module.parameters())
+    return model.flops_per_token(context) + 6 * per_pair * context
 
-    config: of train_gpt.py. made: as in `estimate`. Raises InputError
-    if the data or the batch size cannot be used.
+
+def estimate_training(config, made: dict) -> tuple[GPT, Cost]:
+    """Return the model (without memory) of a training, and its cost.
+
+    config: of train_gpt.py. made: folders that commands make. Raises
+    InputError if the data or the batch size cannot be used.
     """
     config.sequences_per_step(1)  # raises InputError
     total, vocab_size = data_size(config.data, "train", made)
     note = f"{config.data} does not exist yet, assuming a vocabulary of {vocab_size}"
     if total:
-        note = "\n".join(settings.describe_epochs(config, total))
+        note = "; ".join(settings.describe_epochs(config, total))
     if config.objective == "recall":
         vocab_size = recall_task.SYMBOLS
-    model = make_model(**dataclasses.asdict(config.gpt_config(vocab_size)))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    attention_path.choose_path(model, config, torch.device(device))
-    targets = {  # tokens of a sequence whose logits are computed
-        "clm": config.block_size,
-        "mlm": masked_count(config.block_size, config.mask_rate),
-        "recall": recall_task.TARGETS,
-    }[config.objective]
-    flops = flops_per_token(model, config.block_size, targets)
+    with torch.device("meta"):
+        model = GPT(config.gpt_config(vocab_size))
+    tokens = config.steps * config.tokens_per_step
     # Weights and two moments; one more checkpoint while it is written.
     disk = 12e-9 * model.parameter_count() * (1 + config.keep_checkpoints)
-    return (
-        model,
-        Cost("trainings", config.steps * config.tokens_per_step * flops, disk),
-        note,
-    )
+    flops = tokens * flops_per_token(model, config.block_size)
+    return model, Cost("trainings", note, flops, disk)
 
 
-@functools.cache
-def make_model(**shape) -> GPT:
-    """Return a model of shapes only, without memory."""
-    with torch.device("meta"):
-        return GPT(GPTConfig(**shape))
+def estimate(words: list[str], made: dict[str, Training | None]) -> Cost:
+    """Return the cost of a command.
 
-
-def flops_per_token(model: GPT, length: int, predicted: int) -> float:
-    """Return FLOPs of training on a token, with DAPE's network on each pair."""
-    networks = [module for module in model.modules() if isinstance(module, DAPE)]
-    per_pair = sum(x.numel() for module in networks for x in module.parameters())
-    return model.flops_per_token(length, predicted) + 6 * per_pair * length
-
-
-def training_of(words: list[str], made: dict) -> settings.Config | None:
-    """Return the settings of the training that a command starts, or whose model it reads."""
-    if words[0] == "train_gpt.py":
-        flags = words[1:]
-        while parent := made.get(str(Path(flags[1]).parent)):  # --config RUN/config.yaml
-            flags = [*parent[1:], *flags[2:]]
-        return cli.parse(settings.Config, flags, None) if Path(flags[1]).exists() else None
-    inputs = [made[word] for word in words if made.get(word, words) != words]
-    return training_of(inputs[0], made) if inputs else None
-
-
-def estimate(words: list[str], made: dict) -> tuple[Cost, str]:
-    """Return the cost of a command, and lines on its data.
-
-    made: the commands that make folders, by folder.
+    made: the folders of earlier commands, with the trainings that their
+    models are from; the command's folder is added.
     """
-    program, *rest = words[words[0] == "-m" :]
+    program = words[words[0] == "-m"]
+    values = dict(itertools.pairwise(words))  # by flag
+    out = values.get("--out_dir", "")
     if program.startswith("prepare_"):
-        download, sizes = SIZES[Path(words[-1]).name]
-        return Cost("data sets", 0, 2e-9 * sum(sizes.values()), download), ""
-    config = training_of(words, made)
-    if not config or program not in ("train_gpt.py", *EVALUATIONS):
-        return Cost(f"{program} (not estimated)"), ""
-    model, cost, note = estimate_training(config, made)
-    if program == "train_gpt.py":
-        return cost, note
-    count, most, predicted, passes = EVALUATIONS[program]
-    flags = {name: values[0] for name, values in cli.split_flags(rest[1:]) if values}
-    for name in {"windows", "trials", "samples"} & {*flags}:
-        count = int(flags[name])
-    total, flops = ALL, 0
-    if program == "eval_extrapolation.py":
-        total, _ = data_size(
-            flags.get("data", config.data), flags.get("split", "val"), made
-        )
-    text = flags.get("lengths", flags.get("distances", str(most)))
-    for length in cli.parse_lengths(text, config.block_size):
+        made[out] = None
+        download, tokens = SIZES[Path(out).name]
+        return Cost("data sets", "", 0, 2e-9 * sum(tokens.values()), download)
+    training = next(filter(None, map(made.get, words)), None)
+    # A further training has --config RUN/config.yaml.
+    if program == "train_gpt.py" and (training or Path(words[2]).exists()):
+        flags = [*training.flags, *words[3:]] if training else words[1:]
+        config = cli.parse(settings.Config, flags, None)
+        model, cost = estimate_training(config, made)
+        training = Training(flags, config, model)
+    elif training and program in EVALUATIONS:
+        flops = evaluation_flops(program, values, training, made)
+        cost = Cost("evaluations", flops=flops)
+    else:
+        cost = Cost(f"{program} (not estimated)")
+    made[out] = training
+    return cost
+
+
+def evaluation_flops(program: str, values: dict, training: Training, made: dict) -> float:
+    """Return the FLOPs of an evaluation. values: those of its flags, as text."""
+    _, config, model = training
+    count, most, passes = EVALUATIONS[program]
+    for flag in ("--windows", "--trials", "--samples"):
+        count = int(values.get(flag, count))
+    total = 0
+    if not count:
+        data, split = values.get("--data", config.data), values.get("--split", "val")
+        total, _ = data_size(data, split, made)
+        total = min(total, int(values.get("--max_tokens", total)))
+    flops = 0
+    lengths = values.get("--lengths") or values.get("--distances") or str(most)
+    for length in cli.parse_lengths(lengths, config.block_size):
         length = min(length, most)
-        limit = max(length, int(flags.get("max_tokens", total)))
-        tokens = length * count or min(total, limit)
-        context = min(length, int(flags.get("cache_window", length)))
-        targets = min(context, int(flags.get("targets", predicted)))
-        flops += tokens * flops_per_token(model, context, targets) * passes / 3
-    return Cost("evaluations", flops), ""
+        context = min(length, int(values.get("--cache_window", length)))
+        tokens = length * count or total
+        flops += tokens * passes / 3 * flops_per_token(model, context)
+    return flops
 
 
 def describe_cost(config) -> str:
     """Return a text with the cost of a training."""
-    model, cost, note = estimate_training(config, {})
+    model, cost = estimate_training(config, {})
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    attention_path.choose_path(model, config, device)
     tokens = config.steps * config.tokens_per_step
     lines = [
         model.describe(config.micro_batch),
-        note,
         f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {tokens:,} tokens",
         f"6 N + 12 L C T FLOPs per token, N = {model.parameter_count():,}; {MFU:.0%} MFU",
-        describe_sum([cost]),
+        describe(cost),
     ]
     return "\n".join(lines)
 
 
-def describe_costs(jobs: list) -> str:
-    """Return a line for each job, and the sum, with that of earlier calls.
-
-    A job has `name` and `words` (its command).
-    """
-    earlier = read_ledger()
-    earlier.pop(CPU, None)
-    commands = [*map(shlex.split, earlier), *(job.words for job in jobs)]
-    made = {
-        words[words.index("--out_dir") + 1]: words
-        for words in commands
-        if "--out_dir" in words
-    }
-    lines, notes, added = [], {}, {}
-    for job in jobs:
-        cost, note = estimate(job.words, made)
-        lines.append(f"{job.name}: {describe_sum([cost]).split('; ', 1)[-1]}")
-        notes[note] = None
-        if (command := shlex.join(job.words)) not in earlier:
-            added[command] = cost
-    every = earlier | added
-    ledger_path().write_text(json.dumps({**every, CPU: measure_cpu()}))
-    own = describe_sum(added.values()) or "nothing in addition to earlier stages"
-    lines += [*filter(None, notes), f"cost: {own}"]
-    if earlier:
-        lines.append(f"cost of all stages: {describe_sum(every.values())}")
-    return "\n".join(lines)
+def describe_costs(commands: list[list[str]]) -> list[str]:
+    """Return the cost of each command, and the sum over this call and earlier ones."""
+    ledger = Path(os.environ.get("COST_LEDGER", os.devnull))
+    own = [shlex.join(words) for words in commands]
+    every = dict.fromkeys([*ledger.read_text().splitlines(), *own])
+    ledger.write_text("\n".join(every))
+    made: dict[str, Training | None] = {}
+    costs = {command: estimate(shlex.split(command), made) for command in every}
+    kinds = Counter(cost.kind for cost in costs.values())
+    note = ", ".join(f"{kind}: {number}" for kind, number in kinds.items())
+    sums = map(sum, zip(*(cost[2:] for cost in costs.values()), strict=True))
+    texts = [describe(costs[command]) for command in own]
+    return [*texts, f"total: {describe(Cost('', note, *sums))}"]
 
 
-def ledger_path() -> Path:
-    return Path(os.environ.get("COST_LEDGER", os.devnull))
-
-
-def read_ledger() -> dict:
-    """Return the costs of earlier calls by command, and the speed of this CPU."""
-    return json.loads(ledger_path().read_text() or "{}")
-
-
-def describe_sum(costs) -> str:
-    """Return the number of jobs of each kind and the sum of their costs."""
-    kinds = Counter(kind for kind, *_ in costs)
-    flops, disk, download = (sum(cost[column] for cost in costs) for column in (1, 2, 3))
-    parts = [", ".join(f"{kind}: {number}" for kind, number in kinds.items())]
-    if flops:
-        parts.append(f"{flops:.2g} FLOPs".replace("e+", "e"))
-    for name, speed in peaks().items() if flops else ():
-        parts.append(f"{describe_hours(flops / speed / MFU / 3600)} of {name}")
-    if disk:
-        parts.append(f"disk {disk:,.1f} GB")
-    if download:
-        parts.append(f"download {download:,.1f} GB")
+def describe(cost: Cost) -> str:
+    """Return the note, FLOPs, hours, disk space and download, if they are not tiny."""
+    parts = [cost.note] if cost.note else []
+    if cost.flops:
+        parts.append(f"{cost.flops:.2g} FLOPs".replace("e+", "e"))
+        for name, peak in peaks().items():
+            hours = float(f"{cost.flops / peak / MFU / 3600:.2g}")
+            parts += [f"{hours:,.10g} h of {name}"] if hours > 0.001 else []
+    for what, size in (("disk", cost.disk), ("download", cost.download)):
+        if size:
+            parts.append(f"{what} {size:,.1f} GB")
     return "; ".join(parts)
 
 
@@ -233,22 +204,12 @@ def peaks() -> dict[str, float]:
         count, name = torch.cuda.device_count(), torch.cuda.get_device_name()
         found[f"{count} {name}"] = count * (devices.peak_flops(name) or 0)
     else:
-        found[CPU] = measure_cpu()
+        found["this CPU"] = measure_cpu()
     return {name: peak for name, peak in found.items() if peak}
 
 
 @functools.cache
 def measure_cpu() -> float:
-    """Return the FLOP/s of this CPU in five products of matrices, the same in all calls."""
-    if speed := read_ledger().get(CPU):
-        return speed
+    """Return the FLOP/s of this CPU in five products of matrices."""
     x = torch.randn(MATRIX, MATRIX)
     return 2 * MATRIX**3 / Timer("x @ x", globals={"x": x}).timeit(5).median
-
-
-def describe_hours(hours: float) -> str:
-    """Return hours, or days from two on, with two digits."""
-    if hours < 0.001:
-        return "less than 0.001 h"
-    number, unit = (hours, "h") if hours < 48 else (hours / 24, "days")
-    return f"{float(f'{number:.2g}'):,g} {unit}"

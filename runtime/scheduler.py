@@ -5,7 +5,7 @@
 
 A job runs on all GPUs (torchrun) or, side by side with others, on one
 GPU or its part of the cores. Jobs start in their order once those that
-they need are done; the report runs again for new records.
+they need are done; the report runs whenever there are new records.
 
 Next to a job's log (.txt) is what the program and this one report of it
 (.jsonl, job_report.py). Programs that resume find out themselves what is
@@ -27,22 +27,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import job_report
-from runtime.files import hash_file
+from runtime.files import hash_file, locked
 
 import torch
 
 DEVICES = "EXPERIMENT_DEVICES"  # number of devices to believe in, for tests
-SCRIPTS = "EXPERIMENT_SCRIPTS"  # processes of the calling scripts; jobs end with them
 KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 POLL_SECONDS, PRINT_SECONDS = 0.1, 60
 QUICK_SECONDS = 60  # a job that fails within this time may have a broken device
-# What jobs get at the first, second and third Ctrl-C or SIGTERM.
-SIGNALS = (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL)
+KILLING_SIGNALS = 3  # Ctrl-C or SIGTERM: jobs get SIGTERM, then SIGKILL
 
 
 @dataclass(eq=False)
@@ -63,9 +60,8 @@ class Job:
     inputs: str = ""  # hash, if it has an output
     started: float = 0.0
     log_start: int = 0  # bytes of its log that earlier calls wrote
-    signals: int = 0  # that it was sent
 
-    def command(self, ranks: int = 1) -> list[str]:
+    def command(self, ranks: int) -> list[str]:
         if self.on_all_ranks and ranks > 1:
             return ["torchrun", "--standalone", f"--nproc_per_node={ranks}", *self.words]
         return ["python", *self.words]
@@ -74,37 +70,37 @@ class Job:
 class Scheduler:
     """Runs jobs; keeps their logs and reports in a folder."""
 
-    def __init__(self, jobs: list[Job], report: Job, logs: Path, side_by_side: int | str):
-        """side_by_side: jobs; "auto": one on GPUs, else one per core; "all": one each."""
+    def __init__(
+        self, jobs: list[Job], report: list[str], logs: Path, side_by_side: int | str
+    ):
+        """report: words of a command, to which records are appended.
+
+        side_by_side: jobs; "auto": one on GPUs, else one per core; "all": one each.
+        """
         self.jobs, self.report, self.logs = jobs, report, logs
-        self.records: list[str] = []  # of this call's latest report
-        self.is_due = False  # whether there are others
+        self.is_due = self.has_failed = False  # the report
         count = int(os.environ.get(DEVICES, torch.cuda.device_count()))
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
-        ids = re.findall("[^, ]+", visible)
-        self.on_all = count > 1 and side_by_side in (1, "auto")
-        if self.on_all or "MIG" not in visible:  # CUDA counts one MIG device
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        ids = re.findall("[^, ]+", visible) or [*map(str, range(count))]
+        if "MIG" not in visible:  # CUDA counts one MIG device
             ids = ids[:count]
         self.cores = len(os.sched_getaffinity(0))
+        self.ranks = max(1, count) if side_by_side in (1, "auto") else 1
         self.devices = ids or [""] * self.cores
-        if isinstance(side_by_side, int) and not self.on_all:
+        if isinstance(side_by_side, int) and self.ranks < 2:
             self.devices = (ids or [""] * side_by_side)[:side_by_side]
-        self.usable = [*range(len(self.devices))]
-        self.scripts = [f"/proc/{x}/exe" for x in os.environ.get(SCRIPTS, "").split()]
+        self.usable = {*range(len(self.devices))}
         self.running: dict[Job, subprocess.Popen] = {}
         self.signals: list[int] = []
+        self.passed_on = 0  # signals
         self.printed = time.time()
 
-    def command(self, job: Job) -> str:
-        """Return the command of a job, to copy."""
-        return shlex.join(job.command(len(self.devices) if self.on_all else 1))
-
     def log_of(self, job: Job) -> Path:
-        """Return the path of a job's log; no other name has the same."""
+        """Return the path of a job's log: one for each output, else for each command."""
         name = job.name.replace(" ", "-").replace("/", "_")[-200:]
-        if name != job.name:
-            name += "-" + hashlib.sha256(job.name.encode()).hexdigest()[:8]
-        return self.logs / f"{name}.txt"
+        subject = str(job.run or job.output or job.words)
+        digest = hashlib.sha256(subject.encode()).hexdigest()[:8]
+        return self.logs / f"{name}-{digest}.txt"
 
     def run(self) -> int:
         """Run all jobs; return 128 + N after signal N, 0 if all are done, else 1."""
@@ -116,18 +112,18 @@ class Scheduler:
         if self.signals:
             print("interrupted: run the same command again to continue", file=sys.stderr)
             return 128 + self.signals[0]
-        status = 0
-        for job in [*self.jobs, self.report]:
-            if job.state not in ("done", "waiting"):
-                status = 1
-                line = f"error: {job.state}: {self.command(job)}: read {self.log_of(job)}"
+        for job in self.jobs:
+            if job.state != "done":
+                self.has_failed = True
+                command = shlex.join(job.command(self.ranks))
+                line = f"error: {job.state}: {command}: read {self.log_of(job)}"
                 print(line, file=sys.stderr)
             elif job.failed_at:
                 device = self.devices[job.failed_at[0]]
                 print(
                     f"note: {job.name} failed on device {device}, then left out: check it"
                 )
-        return status
+        return int(self.has_failed)
 
     def step(self) -> bool:
         """Note what has ended, and start what is ready; return whether any is left."""
@@ -135,36 +131,33 @@ class Scheduler:
             if process.poll() is not None:
                 del self.running[job]
                 self.end(job, process.returncode)
-        if not all(map(os.path.exists, self.scripts)) and not self.signals:
-            self.signals.append(signal.SIGTERM)
         if self.signals:
             self.pass_on_signals()
             return bool(self.running)
         self.start_ready()
+        if self.is_due:
+            self.is_due = False
+            self.write_report()
         if time.time() - self.printed > PRINT_SECONDS:
             self.printed = time.time()
             for job in self.running:
                 print(f"{job.name}:", *self.output_of(job).splitlines()[-1:], flush=True)
-        waiting = any(job.state == "waiting" for job in self.jobs)
-        return waiting or self.is_due or bool(self.running)
+        return any(job.state in ("waiting", "running") for job in self.jobs)
 
     def pass_on_signals(self) -> None:
         """Send jobs the signals that have arrived: trainings save a checkpoint."""
-        for job, process in self.running.items():
-            for number in SIGNALS[job.signals : len(self.signals)]:
-                job.signals += 1
-                for target in (
-                    _descendants(process.pid) if job.signals > 1 else [process.pid]
-                ):
+        if self.passed_on < len(self.signals):
+            self.passed_on = len(self.signals)
+            for process in self.running.values():
+                process.terminate()
+        if self.passed_on >= KILLING_SIGNALS:
+            for process in self.running.values():
+                for each in _descendants(process.pid):
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(target, number)
+                        os.kill(each, signal.SIGKILL)
 
     def start_ready(self) -> None:
         """Start the first jobs that have what they need, while there are devices."""
-        if self.is_due and self.report.state != "running":
-            self.records = self.all_records()
-            self.start(self.report, (), self.records)
-            self.is_due = self.report.state != "running"
         for job in self.jobs:
             states = {need.state for need in job.needs}
             if job.state == "waiting" and states & {"failed", "interrupted", "skipped"}:
@@ -172,15 +165,31 @@ class Scheduler:
             if job.state != "waiting" or states - {"done"}:
                 continue
             used = {place for other in self.running for place in other.places}
-            free = tuple(place for place in self.usable if place not in used)
-            count = len(self.devices) if self.on_all and job.on_all_ranks else 1
-            if len(free) < count or self.signals:
+            count = self.ranks if job.on_all_ranks else 1
+            places = tuple(sorted(self.usable - used)[:count])
+            if len(places) < count or self.signals:
                 return
-            self.start(job, free[:count])
+            self.start(job, places)
 
-    def start(
-        self, job: Job, places: tuple[int, ...] = (), records: Iterable[str] = ()
-    ) -> None:
+    def write_report(self) -> None:
+        """Run the report on the records of all calls; calls at once take turns."""
+        with locked(self.logs / "report"):
+            reports = [job_report.read(path) for path in sorted(self.logs.glob("*.jsonl"))]
+            records = dict.fromkeys(x for report in reports for x in report["records"])
+            words = ["python", *self.report, *records]
+            done = subprocess.run(
+                words,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+                preexec_fn=_end_with_parent,
+            )
+        print(done.stdout.decode(errors="replace"), flush=True)
+        self.has_failed = bool(done.returncode)
+        if self.has_failed:
+            print(f"error: failed: {shlex.join(words)}", file=sys.stderr)
+
+    def start(self, job: Job, places: tuple[int, ...]) -> None:
         """Start a job, unless it is recorded, or another call runs it."""
         path = self.log_of(job)
         with open(path, "ab") as log:
@@ -199,13 +208,17 @@ class Scheduler:
                 print(f"done: {job.name}, which an earlier call finished", flush=True)
                 return
             job_report.append(path, finished=True, repeated=False, inputs=None)
-            devices = [self.devices[place] for place in places]
             threads = max(1, self.cores // len(self.devices))
-            environment = {"OMP_NUM_THREADS": str(threads)} | os.environ
-            environment |= {"PYTHONUNBUFFERED": "1", job_report.VARIABLE: str(path)}
-            if any(devices) or not places:
-                environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-            words = [*job.command(len(places)), *records]
+            environment = {
+                "OMP_NUM_THREADS": str(threads),
+                **os.environ,
+                "PYTHONUNBUFFERED": "1",
+                job_report.VARIABLE: str(path),
+            }
+            devices = ",".join(self.devices[place] for place in places)
+            if devices:
+                environment["CUDA_VISIBLE_DEVICES"] = devices
+            words = job.command(len(places))
             print(f"+ {shlex.join(words)}", flush=True)
             job.state, job.places, job.started = "running", places, time.time()
             job.log_start = log.tell()
@@ -220,56 +233,48 @@ class Scheduler:
 
     def reuse_or_clear(self, job: Job, path: Path) -> bool:
         """Return whether a job is recorded with its inputs; else remove its folder."""
-        output = str(job.output)
+        output, record = str(job.output), job_report.read(path)
         inputs = [(word, _describe(word)) for word in job.words if word != output]
         job.inputs = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
-        record, is_folder = job_report.read(path), os.path.isdir(output)
         is_ours = record.get("output") == output
-        result, found = _result(output), (record.get("inputs"), record.get("result"))
-        if is_ours and result and found == (job.inputs, result):
+        made = [record.get("inputs"), record.get("result")]
+        if is_ours and made == [job.inputs, _result(output)]:
             self.is_due |= bool(record["records"])
             return True
-        if is_ours or not is_folder:  # a folder of the user's stays
-            job_report.append(path, output=output, inputs=None)
-            if is_folder:
-                shutil.rmtree(output, ignore_errors=True)
+        if is_ours:
+            shutil.rmtree(output, ignore_errors=True)
+        if not os.path.isdir(output):  # a folder of the user's stays
+            job_report.append(path, output=output)
         return False
 
     def end(self, job: Job, status: int) -> None:
-        """Note how a job has ended, and write the report if it has records."""
+        """Note how a job has ended."""
         path, seconds = self.log_of(job).with_suffix(".jsonl"), time.time() - job.started
         reported = job_report.read(path)
         job.state = "failed" if status else "done"
-        if not reported["finished"] or (status and self.signals):
+        is_stopped = status == -signal.SIGTERM or (status and self.signals)
+        if is_stopped or not reported["finished"]:
             job.state = "interrupted"
         if job.state == "failed" and self.leave_out_device(job, seconds):
             job.state = "waiting"
-        if job is self.report:  # another call may have added records
-            self.is_due = self.all_records() != self.records
-        elif job.state == "done":
+        if job.state == "done":
             self.is_due |= bool(reported["records"])
-            result = _result(str(job.output))
-            job_report.append(path, inputs=job.inputs, result=result)
+            job_report.append(path, inputs=job.inputs, result=_result(str(job.output)))
         note = ", which an earlier call finished" if reported["repeated"] else ""
         print(f"{job.state}: {job.name}{note}, {seconds:.1f} s", flush=True)
         if job.prints and not self.signals:
             print(self.output_of(job), flush=True)
 
-    def all_records(self) -> list[str]:
-        """Return the records of this and earlier calls."""
-        reports = map(job_report.read, sorted(self.logs.glob("*.jsonl")))
-        return [*dict.fromkeys(x for report in reports for x in report["records"])]
-
     def leave_out_device(self, job: Job, seconds: float) -> bool:
         """Leave out the device of a failed job, and return whether to try another one."""
         if job.failed_at:  # it was not the device
-            self.usable += job.failed_at
+            self.usable |= {*job.failed_at}
             return False
-        is_alone = self.on_all or len(self.usable) == 1 or not any(self.devices)
-        if is_alone or not job.places or seconds > QUICK_SECONDS or self.signals:
+        is_alone = self.ranks > 1 or len(self.usable) == 1 or not any(self.devices)
+        if is_alone or seconds > QUICK_SECONDS or self.signals:
             return False
         job.failed_at = job.places
-        self.usable = [place for place in self.usable if place not in job.places]
+        self.usable -= {*job.places}
         return True
 
     def output_of(self, job: Job) -> str:

@@ -1,11 +1,10 @@
 # Start of an experiment script: source "$(dirname "$0")/activate.sh"
 #
 # Stops at the first error, goes to the repository's root, and activates .venv if there is one and no
-# other environment is active. run_experiment.py ends with any of EXPERIMENT_SCRIPTS.
+# other environment is active.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export EXPERIMENT_SCRIPTS="${EXPERIMENT_SCRIPTS:-} $$" # this one, and those that called it
 if [ -n "${SLURM_JOB_ID:-}" ]; then trap : TERM; fi # Slurm signals all processes: wait for them
 if [ -z "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ] && [ -f .venv/bin/activate ]; then
     source .venv/bin/activate
@@ -33,13 +32,16 @@ scale=$(option scale full)
 pick() { case $scale in full) echo "$1" ;; small) echo "$2" ;; *) echo "${3-$2}" ;; esac; }
 at_scale() { tr , '\n' <<<"$1" | awk -v d="$(pick 1 4 32)" '{print int($1 / d)}' | paste -sd,; }
 
+# ends_with_script COMMAND...: run a command that gets SIGTERM when the script ends.
+ends_with_script() { setpriv --pdeathsig TERM "$@"; }
+
 # experiment FLAGS...: call run_experiment.py. Sets runs, those that are trained, and their data and
 # split of evaluations. A failed job does not stop the script, which ends with: exit $failed
 failed=0 runs=() data="" split=""
 experiment() {
     local status=0 variables
     variables=$(mktemp)
-    EXPERIMENT_VARIABLES=$variables python run_experiment.py "$@" || status=$?
+    EXPERIMENT_VARIABLES=$variables ends_with_script python run_experiment.py "$@" || status=$?
     if [ -s "$variables" ]; then { read -r split && read -r data && mapfile -t runs; } <"$variables"; fi
     rm "$variables"
     if [ $status -gt 1 ] || [[ " $* " == *" --help "* ]]; then exit $status; fi

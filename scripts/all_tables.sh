@@ -14,7 +14,7 @@ failed=()
 for script in $(grep -lE '^# (CABLE|Sandwich)[ ,:(]' scripts/*.sh); do
     echo "== $script"
     status=0
-    bash "$script" "$@" || status=$?
+    ends_with_script bash "$script" "$@" || status=$?
     if [ $status -gt 128 ]; then exit $status; fi # interrupted
     if [ $status != 0 ]; then failed+=("$script"); fi
 done

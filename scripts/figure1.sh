@@ -4,7 +4,7 @@
 # Uses the trainings of table1_fineweb.sh and evaluates them at up to 131,072 tokens. Figure 1 of
 # version 1 is in v1_figure1_4.sh.
 #
-# Cost: data sets: 1, trainings: 10, evaluations: 11; 2.7e20 FLOPs; 8 days of one H100; disk 147.4
+# Cost: data sets: 1, trainings: 10, evaluations: 11; 2.7e20 FLOPs; 190 h of one H100; disk 147.4
 # GB; download 28.0 GB. The trainings are those of table1_fineweb.sh. Encodings that use the dense
 # attention path take longer. --eval_tokens 1048576: all nine lengths in 15 minutes per encoding.
 

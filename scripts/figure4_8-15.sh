@@ -4,8 +4,8 @@
 # GPT-2 small trained on FineWeb-Edu-10B at 512 tokens; biases on 512 tokens of validation text.
 # DAPEv2: the sum of bias and correction; RoPE, which has no bias: the logits.
 #
-# Cost: data sets: 1, trainings: 9, plot.py (not estimated): 9; 7.4e19 FLOPs; 2.2 days of one
-# H100; disk 60.0 GB; download 28.0 GB. table2_dapev2.sh shares cable and kerple, with and without
+# Cost: data sets: 1, trainings: 9, plot.py (not estimated): 9; 7.4e19 FLOPs; 52 h of one H100;
+# disk 60.0 GB; download 28.0 GB. table2_dapev2.sh shares cable and kerple, with and without
 # DAPEv2.
 
 source "$(dirname "$0")/activate.sh"

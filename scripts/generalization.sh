@@ -5,8 +5,8 @@
 # WikiText-103 and WikiText-2 have the same test text. The paper does not say whether it reports acc or
 # acc_norm: the table has both. `cable` (version 3) is in the table, but has no claim of version 1.
 #
-# Cost: data sets: 3, trainings: 14, evaluations: 42; 2.3e20 FLOPs; 6.7 days of one H100; disk
-# 141.0 GB; download 28.9 GB. The trainings are shared with table1_fineweb.sh, table4.sh and
+# Cost: data sets: 3, trainings: 14, evaluations: 42; 2.3e20 FLOPs; 160 h of one H100; disk 141.0
+# GB; download 28.9 GB. The trainings are shared with table1_fineweb.sh, table4.sh and
 # v1_figure1_4.sh, except cable-v1 of size medium.
 
 source "$(dirname "$0")/activate.sh"

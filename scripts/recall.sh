@@ -7,8 +7,8 @@
 # Distances go up to 16 times the training length (eval_recall.py). For models that are trained to
 # copy: trained_recall.sh.
 #
-# Cost: data sets: 1, trainings: 10, evaluations: 10; 8.5e19 FLOPs; 2.5 days of one H100; disk
-# 64.5 GB; download 28.0 GB. Six of the trainings are shared with table4.sh.
+# Cost: data sets: 1, trainings: 10, evaluations: 10; 8.5e19 FLOPs; 60 h of one H100; disk 64.5
+# GB; download 28.0 GB. Six of the trainings are shared with table4.sh.
 
 source "$(dirname "$0")/activate.sh"
 exec python run_experiment.py --name recall --data fineweb-edu --train fineweb-edu_small \

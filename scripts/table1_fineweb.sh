@@ -7,8 +7,8 @@
 #
 # Perplexity at 512 to 15,360 tokens.
 #
-# Cost: data sets: 1, trainings: 10, evaluations: 11; 2.5e20 FLOPs; 7.3 days of one H100; disk
-# 147.4 GB; download 28.0 GB. fire, kerple, t5 and t5-clip may take longer.
+# Cost: data sets: 1, trainings: 10, evaluations: 11; 2.5e20 FLOPs; 180 h of one H100; disk 147.4
+# GB; download 28.0 GB. fire, kerple, t5 and t5-clip may take longer.
 
 source "$(dirname "$0")/activate.sh"
 exec python run_experiment.py --name table1_fineweb --data fineweb-edu --train fineweb-edu_medium \

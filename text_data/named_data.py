@@ -39,13 +39,9 @@ def prepare_command(name: str, scale: str, tokens: int = 0) -> tuple[str, str, l
     """
     if name not in PROGRAMS:
         if not [*Path(name).glob("*_val_*.bin")]:
-            problem = (
-                "has no shards"
-                if Path(name).is_dir()
-                else f"does not exist{working_folder_of(name)}"
-            )
+            problem = f"--data {name} is no data set{working_folder_of(name)}"
             known = ", ".join(PROGRAMS)
-            raise InputError(f"--data {name} {problem}: use {known}, or a folder of shards")
+            raise InputError(f"{problem}: use {known}, or a folder of shards")
         return name, "test" if [*Path(name).glob("*_test_*.bin")] else "val", []
     name = "stdlib" if scale == "smoke" else name
     words, split = PROGRAMS[name]
