@@ -1,5 +1,6 @@
 """Tests of optimizers and of their step: defaults, clipping, float16, one that is registered."""
 
+import copy
 import shutil
 
 from runtime import checkpoints
@@ -102,37 +103,29 @@ def newton_schulz(update):
 
 @pytest.mark.parametrize("block", ["gpt2", "llama"])
 def test_muon_orthogonalizes_matrices_of_blocks_and_trains_the_rest_by_adamw(block):
-    """Three steps against NumPy in float64; PyTorch multiplies in bfloat16."""
+    """Three steps: matrices against NumPy in float64 (PyTorch multiplies in bfloat16)."""
     torch.manual_seed(1)
     model = GPT(GPTConfig("quickstart", n_layer=1, n_head=2, n_embd=64, vocab_size=64, block=block))
-    lr, decay = 0.1, 0.5
-    optimizer = make_optimizer(model, lr, (0.9, 0.95), decay, name="muon")
-    matrices = {*model.h.parameters()} - {x for x in model.h.parameters() if x.ndim < 2}
-    assert {*optimizer.param_groups[0]["params"]} == matrices and len(matrices) >= 4
-    grouped = [x for group in optimizer.param_groups for x in group["params"]]
-    assert len(grouped) == len({*grouped}) == len([*model.parameters()])
-    decaying = {*optimizer.param_groups[0]["params"], *optimizer.param_groups[1]["params"]}
-    moments = {name: (0.0, 0.0) for name, _ in model.named_parameters()}
-    for count in range(1, 4):
-        before = {name: x.detach().double().numpy().copy() for name, x in model.named_parameters()}
-        for x in model.parameters():
-            x.grad = torch.randn_like(x)
-        grads = {name: x.grad.double().numpy().copy() for name, x in model.named_parameters()}
-        optimizer.step()
-        for name, x in model.named_parameters():
-            old, grad = before[name] * (1 - lr * decay * (x in decaying)), grads[name]
-            mean, square = moments[name]
-            if x in matrices:
-                # nesterov: of the gradient and the mean of all gradients
-                mean = 0.95 * mean + 0.05 * grad
-                step = 0.2 * max(x.shape) ** 0.5 * newton_schulz(0.05 * grad + 0.95 * mean)
-            else:
-                mean, square = 0.9 * mean + 0.1 * grad, 0.95 * square + 0.05 * grad**2
-                scale = np.sqrt(square / (1 - 0.95**count)) + 1e-8
-                step = mean / (1 - 0.9**count) / scale
-            moments[name] = mean, square
-            error = np.linalg.norm(x.detach().double().numpy() - (old - lr * step))
-            assert error < (0.03 if x in matrices else 1e-4) * np.linalg.norm(lr * step), name
+    twin, lr, decay = copy.deepcopy(model), 0.1, 0.5
+    muon = make_optimizer(model, lr, (0.9, 0.95), decay, name="muon")
+    adamw = make_optimizer(twin, lr, (0.9, 0.95), decay)
+    matrices = {x: 0.0 for x in model.h.parameters() if x.ndim == 2}  # and means of gradients
+    assert {*muon.param_groups[0]["params"]} == {*matrices} and len(matrices) >= 4
+    for _ in range(3):
+        before = {x: x.detach().double().numpy() for x in matrices}
+        for x, other in zip(model.parameters(), twin.parameters(), strict=True):
+            x.grad = other.grad = torch.randn_like(x)
+        muon.step()
+        adamw.step()
+        for x, old in before.items():
+            grad = x.grad.double().numpy()
+            matrices[x] = 0.95 * matrices[x] + 0.05 * grad
+            # nesterov: of the gradient and the mean of all gradients
+            step = 0.2 * max(x.shape) ** 0.5 * newton_schulz(0.05 * grad + 0.95 * matrices[x])
+            error = x.detach().double().numpy() - (old * (1 - lr * decay) - lr * step)
+            assert np.linalg.norm(error) < 0.03 * np.linalg.norm(lr * step)
+    for x, other in zip(model.parameters(), twin.parameters(), strict=True):
+        assert x in matrices or torch.equal(x, other)
 
 
 def test_checkpoints_without_the_settings_have_the_defaults(trained):
