@@ -191,17 +191,6 @@ def one_of_two_ranks(workspace, rng):
             expect((*mine[:2], abs(mine[2] - theirs[2]) < 1e-3), (*theirs[:2], True), "the log")
 
 
-def later_checkpoint(workspace, rng):
-    """disk full for the next checkpoint; the older ones are unchanged"""
-    run = workspace.copy(workspace.half)
-    before = {path.name: path.read_bytes() for path in run.glob("*.pt")}
-    size = len(before["checkpoint_0000004.pt"])
-    flags = workspace.train_flags(run, "--resume")
-    check(call(train_gpt, *flags, file_size=rng.randrange(2000, size)), 2)
-    expect({path.name: path.read_bytes() for path in run.glob("*.pt")}, before, "a checkpoint")
-    workspace.check_trained(run)
-
-
 def shard_cut_off(workspace, rng):
     """a shard is cut off while a training reads it"""
     data, run = workspace.copy(workspace.data), workspace.folder / "run"
@@ -220,16 +209,6 @@ def corrupt(path: Path, rng: random.Random) -> None:
     else:
         del content[rng.randrange(len(content)) :]
     path.write_bytes(content)
-
-
-def resume(workspace, rng):
-    """newest checkpoint corrupt: --resume is refused until it is removed"""
-    run = workspace.copy(workspace.half)
-    path = run / "checkpoint_0000004.pt"
-    corrupt(path, rng)
-    check(workspace.train(run, "--resume"), 2)
-    path.unlink()
-    workspace.check_trained(run)
 
 
 def corrupt_log(workspace, rng):
@@ -270,23 +249,6 @@ def data_set(workspace, rng):
     if check(call(eval_extrapolation, run, "--data", data, *LENGTHS)).status == 0:
         for record in run.glob("eval_*.json"):
             expect(results(record), results(workspace.record), "the record")
-
-
-def evaluations(workspace, rng):
-    """two to ten evaluations of one run at once, each at another length"""
-    run = workspace.copy(workspace.whole)
-    lengths = [str(length) for length in rng.sample(range(8, 64), rng.choice((2, 3, 10)))]
-    programs = []
-    for length in lengths:
-        programs.append(Program(eval_extrapolation, run, "--lengths", length, *CPU))
-        time.sleep(rng.choice((0, 0.05)))
-    for program in programs:
-        check(program.wait(), 0)
-    found = results(run / workspace.record.name)
-    (run / workspace.record.name).unlink()
-    check(call(eval_extrapolation, run, "--lengths", ",".join(lengths), *CPU), 0)
-    alone = results(run / workspace.record.name)
-    expect({length: found.get(length) for length in lengths}, alone, "the record")
 
 
 def training_and_evaluation(workspace, rng):
@@ -335,9 +297,9 @@ CASES: dict[str, Callable] = {
     **cases_of(killed, "signals at random times"),
     **described(while_saving, one_of_two_ranks),
     **cases_of(disk_full, "disk full"),
-    **described(later_checkpoint, shard_cut_off),
-    **described(resume, corrupt_log, checkpoint, data_set),
-    **described(evaluations, training_and_evaluation, same_command),
+    **described(shard_cut_off),
+    **described(corrupt_log, checkpoint, data_set),
+    **described(training_and_evaluation, same_command),
     **described(scheduler.signals, scheduler.damaged, scheduler.at_once),
 }
 """faults by their description"""

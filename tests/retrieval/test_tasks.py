@@ -5,7 +5,6 @@ import json
 import math
 
 import pytest
-from retrieval_helpers import write_task
 
 import prepare_text
 from errors import InputError
@@ -39,22 +38,13 @@ def test_load_a_folder(task):
     other = copy.deepcopy(loaded)
     other.qrels["q0"]["d30"] = 1
     assert other.sha256 != loaded.sha256
-
-
-def test_blank_lines_are_no_rows(task):
-    loaded = tasks.load_task(str(task), "test")
-    for name in ("corpus.jsonl", "qrels/test.tsv"):
-        (task / name).write_text((task / name).read_text() + "\n\n")
-    assert tasks.load_task(str(task), "test") == loaded
-
-
-def test_unicode_line_separators_do_not_end_a_row(tmp_path):
-    """JSON allows them unescaped in strings."""
-    text = "one\u2028two\x85three"
-    folder = write_task(tmp_path / "task", {}, {"q": {"text": text}}, [("q", "d", 1)])
-    row = json.dumps({"_id": "d", "text": text}, ensure_ascii=False)
-    (folder / "corpus.jsonl").write_text(row + "\n", encoding="utf-8")
-    assert tasks.load_task(str(folder), "test").documents == {"d": text}
+    # Blank lines are no rows, and Unicode's line separators, which JSON allows, do not end a row.
+    other.documents["d"] = "one\u2028two\x85three"
+    row = json.dumps({"_id": "d", "text": other.documents["d"]}, ensure_ascii=False)
+    for name, end in (("corpus.jsonl", f"\n{row}\n"), ("qrels/test.tsv", "\n")):
+        (task / name).write_text((task / name).read_text() + end, encoding="utf-8")
+    longer = tasks.load_task(str(task), "test")
+    assert longer.documents == other.documents and longer.qrels == loaded.qrels
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
-import pe_spec  # noqa: E402
-from model import GPT, GPTConfig  # noqa: E402
+from evaluation import model_checks  # noqa: E402
 from triton_attention import interface, kernels, tile_sizes  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -179,8 +178,5 @@ def relative_errors(kind, inputs, dtype=torch.float32, **options):
 
 
 def make_model(pe, path, causal=True):
-    torch.manual_seed(0)
-    shape = {"n_layer": len(pe_spec.layer_specs(pe)), "n_head": 2, "n_embd": 32}
-    shape |= {"vocab_size": 96, "block_size": 32}
-    config = GPTConfig("quickstart", pe, attention=path, causal=causal, **shape)
-    return GPT(config).to(DEVICE)
+    shape = {"n_layer": 1, "n_head": 2, "n_embd": 32}
+    return model_checks.make_model(pe, attention=path, causal=causal, **shape).to(DEVICE)
