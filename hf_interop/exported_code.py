@@ -93,14 +93,15 @@ def _imports(source: str) -> list[Import]:
 
 def _imported_name(node: Import, alias: ast.alias) -> str:
     """Return the full name of what is imported, as "posenc.Encoding"."""
-    return f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+    return ".".join(filter(None, (getattr(node, "module", None), alias.name)))
 
 
 def _flat_start(node: Import, alias: ast.alias, modules: Collection[str]) -> str:
     """Return how the statement starts that imports a name in a flat folder."""
-    package = node.module if isinstance(node, ast.ImportFrom) else None
-    binds_package = package is None and "." in alias.name and not alias.asname
-    if _imported_name(node, alias) in modules and not binds_package:
+    package = getattr(node, "module", None)
+    # "import a.b" binds the package.
+    is_bound = package or alias.asname or "." not in alias.name
+    if is_bound and _imported_name(node, alias) in modules:
         return IMPORT_MODULE
     if package is None:
         return "import"

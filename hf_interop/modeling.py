@@ -194,7 +194,8 @@ class PosencPreTrained(PreTrainedModel):
             raise ValueError("pass either input_ids or inputs_embeds")
         x = input_ids if inputs_embeds is None else inputs_embeds
         assert x is not None
-        if past_key_values is None and use_cache and not is_padded(attention_mask):
+        padded = attention_mask if is_padded(attention_mask) else None
+        if past_key_values is None and use_cache and padded is None:
             past_key_values = DynamicCache(config=self.config)
         cache = None
         if past_key_values is not None:
@@ -211,14 +212,14 @@ class PosencPreTrained(PreTrainedModel):
                 f"attention_mask has the shape {tuple(attention_mask.shape)} for texts of "
                 f"{tuple(x.shape[:2])}: pass whole texts and their mask"
             )
-        if cache and is_padded(attention_mask):
+        if cache and padded is not None:
             raise ValueError("a padded batch cannot use a cache: leave out past_key_values")
-        check_positions(position_ids, attention_mask, cache.length if cache else 0, x)
+        check_positions(position_ids, padded, cache.length if cache else 0, x)
         lengths = original_index = None
-        if is_padded(attention_mask):
-            x, original_index = pad_right(x, attention_mask)
+        if padded is not None:
+            x, original_index = pad_right(x, padded)
             # No token of a decoder attends to padding on the right.
-            lengths = None if self.model.config.causal else attention_mask.long().sum(1)
+            lengths = None if self.model.config.causal else padded.long().sum(1)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         needs_grad = torch.is_grad_enabled() and cache is None
@@ -389,17 +390,18 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def check_positions(
-    position_ids: Tensor | None, attention_mask: Tensor | None, start: int, x: Tensor
+    position_ids: Tensor | None, padded: Tensor | None, start: int, x: Tensor
 ) -> None:
     """Raise ValueError if position_ids (B, T) are not those of the model.
 
-    start: number of cached tokens. Positions of padding do not count.
+    padded: attention mask with padding, whose positions do not count.
+    start: number of cached tokens.
     """
     if position_ids is None:
         return
     mask = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
-    if is_padded(attention_mask):
-        mask = attention_mask.long()
+    if padded is not None:
+        mask = padded.long()
     is_row = position_ids.shape in (mask.shape, (1, mask.size(1)), (mask.size(1),))
     if not is_row or ((position_ids - start - mask.cumsum(1) + 1) * mask).any():
         raise ValueError(

@@ -205,9 +205,7 @@ def read_rows(
     for index, path in enumerate(paths[first_file:], first_file):
         with hub.input_errors(str(path) if is_local else name, remedy, is_local):
             for row, values in read_file(path, columns, first_row):
-                text = values.get(columns[0])
-                if not isinstance(text, str):
-                    text = find_text(values, columns, f"{path}, row {row + 1}", choose)
+                text = find_text(values, columns, f"{path}, row {row + 1}", choose)
                 yield (number, (index, row)), text
                 number += 1
                 is_empty = False

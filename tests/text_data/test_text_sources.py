@@ -68,16 +68,6 @@ def test_first_of_several_columns_that_a_row_has(tmp_path, refused):
     assert "row 1: no text in column 'text,body', only columns id content: rename" in line
 
 
-def test_all_frames_of_zstandard_files_are_read(tmp_path):
-    frames = [{"text": "a"}, {"text": "b"}]
-    path = tmp_path / "rows.jsonl.zst"
-    for mode, row in zip(("wb", "ab"), frames, strict=True):
-        with fsspec.open(path, mode, compression="zstd") as compressed:
-            compressed.write(json.dumps(row).encode() + b"\n")
-    rows = text_sources.read_rows("rows", "text", [path])
-    assert [text for _, text in rows] == ["a", "b"]
-
-
 @pytest.mark.parametrize("is_zstandard", [True, False])
 def test_missing_decompressor_is_named(is_zstandard, tmp_path, refused, monkeypatch):
     """zstandard's readers end without an error where a file is truncated."""
