@@ -121,7 +121,7 @@ class PosencPreTrained(PreTrainedModel):
 
     def _apply(self, fn, recurse: bool = True):
         """Apply a conversion, as `.to`; encodings and norms keep float32."""
-        names = {*self._keep_in_fp32_modules_strict}
+        names = set(self._keep_in_fp32_modules_strict or ())
         kept = {
             id(x)
             for name, tensor in (*self.named_parameters(), *self.named_buffers())

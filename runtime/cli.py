@@ -348,7 +348,7 @@ def run(main) -> None:
 def _system_problem(error: Exception) -> str | None:
     """Return a line if the system refused a file or memory, else None."""
     if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
-        name, reason = ascii(error.filename), error.strerror
+        name, reason = ascii(error.filename), str(error.strerror)
         reason += working_folder_of(error.filename) if error.errno == errno.ENOENT else ""
         return f"{name} cannot be used ({reason}): use another file, folder or name"
     # PyTorch raises RuntimeError for memory of the CPU.

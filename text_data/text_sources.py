@@ -13,7 +13,7 @@ import itertools
 import json
 import os
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ def find_files(
     return files
 
 
-def _print_files(title: str, reasons: dict[Path, str | None]) -> None:
+def _print_files(title: str, reasons: Mapping[Path, str | None]) -> None:
     """Print the first files, each with its reason, if any, and the number of others."""
     if reasons:
         print(f"{title}:")
