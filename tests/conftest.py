@@ -1,4 +1,4 @@
-"""Shared fixtures: small data, short training runs, and two encodings for tests only."""
+"""Shared fixtures: small data, short training runs, programs in new processes."""
 
 import contextlib
 import functools
@@ -19,7 +19,6 @@ import fork_server
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 ROOT = Path(__file__).parent.parent
@@ -45,47 +44,6 @@ torch.set_flush_denormal(True)
 torch.set_num_threads(1)
 
 
-class Drift(posenc.Encoding):
-    """-r_h log(1 + |S_i - S_j|) with S = cumsum(sigmoid(x w)).
-
-    Per-token features and a learnable parameter per head; the dense path only.
-    """
-
-    names = ("test-drift",)
-
-    def __init__(self, heads, channels, block_size):
-        super().__init__(heads, channels, block_size)
-        self.gate = nn.Linear(channels, heads)
-        self.r = nn.Parameter(torch.ones(heads))
-
-    def features(self, x, pos, previous=None):
-        s = F.sigmoid(self.gate(x)).mT.cumsum(-1)
-        s = s if previous is None else s + previous[0]
-        return (s,), (s,)
-
-    def bias(self, q_features, k_features, h):
-        return -self.r[h] * (1 + (q_features[0] - k_features[0]).abs()).log()
-
-
-class Salience(posenc.Encoding):
-    """a_i b_j, with two learned features per token: one product, so the fused path applies."""
-
-    names = ("test-salience",)
-
-    def __init__(self, heads, channels, block_size):
-        super().__init__(heads, channels, block_size)
-        self.a, self.b = nn.Linear(channels, heads), nn.Linear(channels, heads)
-
-    def features(self, x, pos, previous=None):
-        return (self.a(x).mT,), (self.b(x).mT,)
-
-    def bias(self, q_features, k_features, h):
-        return q_features[0] * k_features[0]
-
-    def factors(self, q_features, k_features):
-        return ((q_features[0], k_features[0]),)
-
-
 NAMES = sorted(posenc.ENCODINGS)
 ENCODINGS = [
     *NAMES,
@@ -96,7 +54,7 @@ ENCODINGS = [
     "rope:heads_percent=75+cable:heads_percent=75",
     "window:w=9+rope@1_cable@1",
     "alibi+cable",
-    "kerple+test-drift+sinusoidal",
+    "kerple+k-cable+sinusoidal",
     "dapev2+kerple",
     "dape+cable",
     "rope+cope",

@@ -229,7 +229,7 @@ def build(pe, causal=True):
         *[
             ("cable", True, "batched"),
             ("rope", False, "batched"),
-            ("test-salience", False, "batched"),
+            ("diet-abs", False, "batched"),
         ],
         *[("window", True, "dense"), ("dape", True, "dense"), ("kerple", True, "dense")],
         ("cable", False, "dense"),

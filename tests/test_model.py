@@ -159,7 +159,6 @@ def test_cache_is_allocated_once():
         ("nope", []),
         ("cable", ["0.step", "0.weight", "1.step", "1.weight"]),
         ("learnable", ["0.table"]),
-        ("test-drift", ["0.gate", "1.gate"]),
         ("dape+t5", []),  # convolutions and a table have several dimensions, too
         ("transformer-xl", []),
     ],

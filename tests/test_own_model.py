@@ -10,8 +10,6 @@ import pe_spec
 import train_gpt
 from examples import own_model
 
-BUILT_IN = [name for name in NAMES if not name.startswith("test-")]
-
 
 def random_model(pe: str) -> own_model.Model:
     """Return a model whose encoding has random parameters, with the same network for every pe."""
@@ -29,7 +27,7 @@ def tokens(count: int) -> torch.Tensor:
     return torch.randint(256, (1, count), generator=torch.Generator().manual_seed(2))
 
 
-@pytest.mark.parametrize("pe", BUILT_IN)
+@pytest.mark.parametrize("pe", NAMES)
 def test_every_encoding_changes_the_output(pe):
     """`learnable` and `sinusoidal` act in `embed` only, `ssmax` and `rope` in `rotate`."""
     with torch.no_grad():
@@ -38,7 +36,7 @@ def test_every_encoding_changes_the_output(pe):
     assert torch.allclose(logits, plain, atol=1e-5) == (pe == "nope")
 
 
-@pytest.mark.parametrize("pe", BUILT_IN)
+@pytest.mark.parametrize("pe", NAMES)
 def test_cached_tokens_have_the_logits_of_one_call(pe):
     model, text = random_model(pe), tokens(120)
     cache = [own_model.LayerCache(120, window=None) for _ in model.blocks]

@@ -11,7 +11,7 @@ import torch
 import plot
 
 
-@pytest.mark.parametrize("pe", ["cable", "rope", "test-drift", "rope+fox"])
+@pytest.mark.parametrize("pe", ["cable", "rope", "k-cable", "rope+fox"])
 def test_a_png_is_written(pe, trained, tmp_path):
     flags = ["--layer", "0", "--text", "a = b", "--out", str(tmp_path / "out.png")]
     plot.main(["biases", str(trained(pe)), *flags])

@@ -104,9 +104,7 @@ def test_core_files_can_be_copied_alone(tmp_path):
 # All encodings: formulas
 
 
-@pytest.mark.parametrize(
-    "pe", [pe for pe in NAMES if not pe.startswith("test-")] + ["fire:threshold=16"]
-)
+@pytest.mark.parametrize("pe", [*NAMES, "fire:threshold=16"])
 def test_bias_matches_formula(pe):
     name = pe.split(":")[0]
     encoding, x = make(pe), torch.randn(B, T, C)

@@ -14,7 +14,7 @@ import posenc
 # These also generate, and are saved again.
 GENERATING = [*KINDS, "kerple", "fire", "rope:heads_percent=75+cable:heads_percent=75"]
 # One of each module, which the folder must contain.
-MODULES = {cls.__module__: pe for pe, cls in posenc.ENCODINGS.items() if "test-" not in pe}
+MODULES = {cls.__module__: pe for pe, cls in posenc.ENCODINGS.items()}
 EXPORTED = sorted({*GENERATING, *LIMITED, "alibi", *MODULES.values()})
 PROMPT = [256, *b"1: line"]
 LOADED = """
