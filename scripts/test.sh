@@ -4,7 +4,7 @@
 #     bash scripts/test.sh
 #     bash scripts/test.sh tests/test_posenc.py -k cable      # arguments go to pytest alone
 #
-# Cost: about 9 minutes on two cores. A test of more than ten minutes fails and prints its stack.
+# Cost: about 6 minutes on two cores. A test of more than ten minutes fails and prints its stack.
 
 source "$(dirname "$0")/activate.sh"
 source scripts/install.sh requirements.txt requirements-{extra,retrieval,dev}.txt
