@@ -142,11 +142,8 @@ class Config:
                 problems.append(f"encodings {pe}: separate them by spaces")
         if self.paper and self.paper not in paper.index():
             problems.append(f"--paper {self.paper} is not in results/paper: use another")
-        setting, _, values = (self.sweep or "lr=1").partition("=")
-        if not all(values.split(",")):
+        if self.sweep and not all(self.sweep.partition("=")[2].split(",")):
             problems.append(f"--sweep {self.sweep} has no values: use SETTING=X,Y")
-        if setting in SET_HERE:
-            problems.append(f"--sweep {setting}: use --encodings, --seeds or --block_size")
         if problems:
             raise InputError(*problems)
 
@@ -155,10 +152,6 @@ def main(argv: list[str] | None = None) -> None:
     words = [*(sys.argv[1:] if argv is None else argv), "--"]
     end = words.index("--")
     config, flags = cli.parse(Config, words[:end], __doc__), words[end + 1 : -1]
-    for name, _ in cli.split_flags(flags):
-        if name in SET_HERE and not (name == "block_size" and config.fixed):
-            remedy = "use --encodings, --seeds, --data, --block_size, --runs or --dry_run before --"
-            raise InputError(f"--{name} after -- belongs to the experiment: {remedy}")
     experiment = Experiment(config, flags)
     jobs, report, logs = experiment.jobs, experiment.report, experiment.out / "logs"
     side_by_side = "all" if config.fixed and config.jobs == "auto" else config.jobs
@@ -207,6 +200,13 @@ class Experiment:
         suffix = folder_name(flags).removeprefix("-")
         self.root = Path(config.runs) / suffix / ("" if config.fixed else config.scale)
         setting, equals, values = (config.sweep or "").partition("=")
+        own = split(config.train_flags)
+        for name, _ in cli.split_flags([*flags, *own, f"--{setting}"]):
+            if name in SET_HERE and not (name == "block_size" and config.fixed):
+                remedy = (
+                    "use --encodings, --seeds, --data, --block_size, --runs or --dry_run"
+                )
+                raise InputError(f"--{name} belongs to the experiment: {remedy}, before --")
         self.swept = [
             [f"--{setting}", value] if equals else [] for value in values.split(",")
         ]
@@ -220,6 +220,7 @@ class Experiment:
         if text := ",".join(filter(None, differing)):
             self.report += ["--may_differ", text]
         self.jobs: list[Job] = []
+        self.models: list[Job] = []  # those that make models
         if config.train or config.pretrained:
             self.data, self.split, _ = self.prepare(config.data)
         if config.pretrained:
@@ -233,7 +234,7 @@ class Experiment:
             if words:
                 self.add_command(words)
 
-    def add(self, words: list[str], needs: list[Job], run: Path | None = None) -> Job:
+    def add(self, words: list[str], needs: list[Job]) -> Job:
         """Add a job, or return the one with this command."""
         command, output = " ".join(words), output_of(words)
         if re.match(TAKES_PLUGIN, command):
@@ -245,10 +246,9 @@ class Experiment:
         count = 2 if words[0] == "-m" else 1
         subject = Path(output or "".join(words[count : count + 1]))
         name = " ".join([*words[:count], "/".join(subject.parts[-2:])])
-        job = Job(name, words, needs, run, prints=words[0] == "sample.py")
+        job = Job(name, words, needs, output, prints=words[0] == "sample.py")
+        job.resumes = bool(re.match(RESUMES, command))
         job.on_all_ranks = bool(re.match("train_gpt|eval_", command))
-        if output and not re.match(RESUMES, command):
-            job.output = Path(output)
         self.jobs.append(job)
         return job
 
@@ -288,7 +288,8 @@ class Experiment:
         config = self.config
         tokens = trained.steps * trained.tokens_per_step if trained else 0
         *_, needs = self.prepare(config.data, tokens)
-        job = self.add([*words, "--out_dir", str(run)], needs, run)
+        job = self.add([*words, "--out_dir", str(run)], needs)
+        self.models.append(job)
         for text in config.evaluate_on or [config.data]:
             folder, split, needs = self.prepare(text)
             for setting, programs in EVALUATIONS.items():
@@ -329,16 +330,15 @@ class Experiment:
             words = [str(self.out / word) if word == output else word for word in words]
         needs = []
         for job in self.jobs:
-            made = output_of(job.words)
-            if made and any(f"{word}/".startswith(f"{made}/") for word in words):
+            if job.output and any(f"{x}/".startswith(f"{job.output}/") for x in words):
                 needs.append(job)
         self.add(words, needs)
 
     def write_variables(self) -> None:
         """Write the split, data and trained runs, for the lines of a script."""
-        made = [job for job in self.jobs if job.run]
-        if (path := os.environ.get(VARIABLES)) and made:
-            done = [str(x.run) for x in made if self.config.dry_run or x.state == "done"]
+        if (path := os.environ.get(VARIABLES)) and self.models:
+            is_dry = self.config.dry_run
+            done = [x.output for x in self.models if is_dry or x.state == "done"]
             Path(path).write_text("\n".join([self.split, self.data, *done, ""]))
 
 

@@ -49,17 +49,16 @@ class Job:
     name: str
     words: list[str]  # without python or torchrun
     needs: list["Job"] = field(default_factory=list)
-    run: Path | None = None  # folder of the model that it makes
-    output: Path | None = None  # of a program that does not resume
+    output: str = ""  # file or folder that it makes
+    resumes: bool = False  # whether the program finds out what is left
     on_all_ranks: bool = False  # whether torchrun can start it
-    prints: bool = False  # whether its output is shown
+    prints: bool = False  # to the terminal, instead of to a log
 
     state: str = "waiting"  # running, done, failed, skipped or interrupted
     places: tuple[int, ...] = ()  # indices of its devices
     failed_at: tuple[int, ...] = ()  # places of its first attempt
     inputs: str = ""  # hash, if it has an output
     started: float = 0.0
-    log_start: int = 0  # bytes of its log that earlier calls wrote
 
     def command(self, ranks: int) -> list[str]:
         if self.on_all_ranks and ranks > 1:
@@ -79,6 +78,7 @@ class Scheduler:
         """
         self.jobs, self.report, self.logs = jobs, report, logs
         self.is_due = self.has_failed = False  # the report
+        self.reported = []  # its latest records
         count = int(os.environ.get(DEVICES, torch.cuda.device_count()))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         ids = re.findall("[^, ]+", visible) or [*map(str, range(count))]
@@ -97,8 +97,8 @@ class Scheduler:
 
     def log_of(self, job: Job) -> Path:
         """Return the path of a job's log: one for each output, else for each command."""
-        name = job.name.replace(" ", "-").replace("/", "_")[-200:]
-        subject = str(job.run or job.output or job.words)
+        name = re.sub("[ /]", "-", job.name)[-200:]
+        subject = job.output or shlex.join(job.words)
         digest = hashlib.sha256(subject.encode()).hexdigest()[:8]
         return self.logs / f"{name}-{digest}.txt"
 
@@ -141,7 +141,8 @@ class Scheduler:
         if time.time() - self.printed > PRINT_SECONDS:
             self.printed = time.time()
             for job in self.running:
-                print(f"{job.name}:", *self.output_of(job).splitlines()[-1:], flush=True)
+                lines = self.log_of(job).read_text(errors="replace").splitlines()
+                print(f"{job.name}:", *lines[-1:], flush=True)
         return any(job.state in ("waiting", "running") for job in self.jobs)
 
     def pass_on_signals(self) -> None:
@@ -176,18 +177,11 @@ class Scheduler:
         with locked(self.logs / "report"):
             reports = [job_report.read(path) for path in sorted(self.logs.glob("*.jsonl"))]
             records = dict.fromkeys(x for report in reports for x in report["records"])
-            words = ["python", *self.report, *records]
-            done = subprocess.run(
-                words,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-                preexec_fn=_end_with_parent,
-            )
-        print(done.stdout.decode(errors="replace"), flush=True)
-        self.has_failed = bool(done.returncode)
-        if self.has_failed:
-            print(f"error: failed: {shlex.join(words)}", file=sys.stderr)
+            state = [(path, _describe(path)) for path in records]
+            if state != self.reported:
+                words = ["python", *self.report, *records]
+                done = subprocess.run(words, preexec_fn=_end_with_parent)
+                self.reported, self.has_failed = state, bool(done.returncode)
 
     def start(self, job: Job, places: tuple[int, ...]) -> None:
         """Start a job, unless it is recorded, or another call runs it."""
@@ -203,7 +197,7 @@ class Scheduler:
             except OSError:  # a file system without locks
                 pass
             path = path.with_suffix(".jsonl")
-            if job.output and self.reuse_or_clear(job, path):
+            if job.output and not job.resumes and self.reuse_or_clear(job, path):
                 job.state = "done"
                 print(f"done: {job.name}, which an earlier call finished", flush=True)
                 return
@@ -221,10 +215,9 @@ class Scheduler:
             words = job.command(len(places))
             print(f"+ {shlex.join(words)}", flush=True)
             job.state, job.places, job.started = "running", places, time.time()
-            job.log_start = log.tell()
             self.running[job] = subprocess.Popen(
                 words,
-                stdout=log,
+                stdout=None if job.prints else log,
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,  # Ctrl-C reaches this process only
@@ -233,7 +226,7 @@ class Scheduler:
 
     def reuse_or_clear(self, job: Job, path: Path) -> bool:
         """Return whether a job is recorded with its inputs; else remove its folder."""
-        output, record = str(job.output), job_report.read(path)
+        output, record = job.output, job_report.read(path)
         inputs = [(word, _describe(word)) for word in job.words if word != output]
         job.inputs = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
         is_ours = record.get("output") == output
@@ -259,11 +252,9 @@ class Scheduler:
             job.state = "waiting"
         if job.state == "done":
             self.is_due |= bool(reported["records"])
-            job_report.append(path, inputs=job.inputs, result=_result(str(job.output)))
+            job_report.append(path, inputs=job.inputs, result=_result(job.output))
         note = ", which an earlier call finished" if reported["repeated"] else ""
         print(f"{job.state}: {job.name}{note}, {seconds:.1f} s", flush=True)
-        if job.prints and not self.signals:
-            print(self.output_of(job), flush=True)
 
     def leave_out_device(self, job: Job, seconds: float) -> bool:
         """Leave out the device of a failed job, and return whether to try another one."""
@@ -276,11 +267,6 @@ class Scheduler:
         job.failed_at = job.places
         self.usable -= {*job.places}
         return True
-
-    def output_of(self, job: Job) -> str:
-        with open(self.log_of(job), "rb") as log:
-            log.seek(job.log_start)
-            return log.read().decode(errors="replace").rstrip()
 
 
 def _result(path: str) -> str | bool:

@@ -17,6 +17,6 @@ source "$(dirname "$0")/activate.sh"
 common=(--name authors_checkpoint --data wikitext103 --pretrained "${1:?pass a file, as shown in this script}"
     --perplexity 512,1024,2048,4096,8192,15360,16384)
 experiment "${common[@]}" --paper cable_v1_section5.1_wikitext-103_tiny_trained-at-1024 "${@:2}"
-experiment "${common[@]}" --evaluate_on fineweb wikitext103 --hellaswag hub \
-    --paper cable_v1_table1_generalization "${@:2}"
+experiment "${common[@]}" --evaluate_on fineweb wikitext103 --paper cable_v1_table1_generalization \
+    --hellaswag "$(pick hub hub scripts/hellaswag_smoke.jsonl)" "${@:2}"
 exit $failed

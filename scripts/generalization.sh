@@ -12,4 +12,5 @@
 source "$(dirname "$0")/activate.sh"
 exec python run_experiment.py --name generalization --data fineweb-edu \
     --train fineweb-edu_medium fineweb-edu_small --encodings cable cable-v1 alibi t5 t5-clip rope sinusoidal \
-    --evaluate_on fineweb wikitext103 --perplexity 1024 --hellaswag hub --paper cable_v1_table1_generalization "$@"
+    --evaluate_on fineweb wikitext103 --perplexity 1024 --paper cable_v1_table1_generalization \
+    --hellaswag "$(pick hub hub scripts/hellaswag_smoke.jsonl)" "$@"

@@ -201,8 +201,7 @@ def test_only_settings_that_change_results_change_the_folder(flags, folder, monk
     monkeypatch.chdir(ROOT)
     words = ["--train", "wikitext103_tiny", "--data", "wikitext103", "--scale", "small"]
     found = experiment([*words, "--sweep", "lr=1e-3,2e-3", "--", *flags])
-    runs = [job.run for job in found.jobs if job.run]
-    assert runs[1] == Path(f"{folder}/wikitext103-bytes-256/cable-lr2e-3")
+    assert found.models[1].output == f"{folder}/wikitext103-bytes-256/cable-lr2e-3"
     assert found.out == Path(f"{folder}/experiment-lr")  # a sweep has its own report
 
 
@@ -252,7 +251,7 @@ def output_job(folder, command, *inputs):
     """Return a job that adds a line to a folder's file `made`."""
     out = folder / "out"
     code = f"echo x >>{folder}/count; mkdir {out}; {command}"
-    return Job("make", ["log", code, *map(str, inputs)], output=out)
+    return Job("make", ["log", code, *map(str, inputs)], output=str(out))
 
 
 def count(folder):
@@ -266,7 +265,7 @@ def test_a_file_that_is_damaged_is_made_again(tmp_path, run):
         if damage is not None:
             out.write_text(damage)
         code = f"echo x >>{tmp_path}/count; echo mine >{out}"
-        assert run(Job("bench", ["log", code], output=out)) == 0
+        assert run(Job("bench", ["log", code], output=str(out))) == 0
     assert out.read_text() == "mine\n" and count(tmp_path) == 2
 
 

@@ -8,16 +8,11 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, evaluation, search_path, write_plugin, write_program
+from test_run_experiment import SCRIPTS
 
 import prepare_text
 
 SEARCH_PATH = f"{sys.prefix}/bin:{os.environ['PATH']}"
-SCRIPTS = sorted(
-    path.stem
-    for path in (ROOT / "scripts").glob("*.sh")
-    if path.stem != "activate"
-    and re.search(r"^(exec .*run_experiment.py| *experiment) ", path.read_text(), re.MULTILINE)
-)
 
 
 def script(name, *words, **settings):

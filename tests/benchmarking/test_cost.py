@@ -115,18 +115,15 @@ def test_a_job_of_several_stages_counts_once(costs, tmp_path, monkeypatch):
     assert total.startswith("total: data sets: 1, trainings: 1, evaluations: 2; ")
 
 
-def test_time_on_the_gpus_of_this_machine(monkeypatch):
+@pytest.mark.parametrize(
+    "hours, text",
+    [(0.0054, "0.0054 h of one H100; 0.0086"), (10, "10 h of one H100; 16"),
+     (1_139_220.9, "1,100,000 h of one H100; 1,800,000")],
+)  # fmt: skip
+def test_time_on_the_gpus_of_this_machine_has_two_digits(hours, text, monkeypatch):
     """Two A100 have 2 x 312 TFLOP/s, an H100 989."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100-SXM4-80GB")
-    text = cost.describe(cost.Cost("trainings", flops=0.4 * 989e12 * 3600 * 10))
-    assert text.endswith(" FLOPs; 10 h of one H100; 16 h of 2 NVIDIA A100-SXM4-80GB")
-
-
-@pytest.mark.parametrize(
-    "hours, text", [(5.4 / 3600, "0.0015"), (16.87, "17"), (1_139_220.9, "1,100,000")]
-)
-def test_times_have_two_digits(hours, text, monkeypatch):
-    monkeypatch.setattr(cost, "peaks", lambda: {"A": 1e12})
-    assert f"; {text} h of A" in cost.describe(cost.Cost("", "", hours * 3600 * 0.4e12))
+    found = cost.describe(cost.Cost("trainings", flops=0.4 * 989e12 * 3600 * hours))
+    assert found.endswith(f" FLOPs; {text} h of 2 NVIDIA A100-SXM4-80GB")
