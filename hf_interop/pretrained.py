@@ -385,9 +385,8 @@ def save_original(model: GPT, config: dict, dtype: torch.dtype, folder: Path) ->
         raise OSError(str(error)) from error
     config = config | {"dtype": str(dtype).removeprefix("torch.")}
     config.pop("torch_dtype", None)  # the older name
-    (folder / "config.json").write_text(
-        json.dumps(config, indent=2) + "\n", encoding="utf-8"
-    )
+    text = json.dumps(config, indent=2) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
 
 
 def _original_weights(model: GPT) -> dict[str, Tensor]:

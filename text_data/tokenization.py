@@ -8,7 +8,6 @@ A document is (its split, its number in the source, text or pieces).
 """
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -171,31 +170,26 @@ def tokenize_documents(
     waiting = deque()  # (batch, future of its tokens)
     offset = 0  # of the next piece's first token in its document
     held = []  # tokens of a document that has fewer than min_tokens so far
-    tokens_done = 0
-    start_time = time.perf_counter()
 
     def store_next():
-        nonlocal offset, held, tokens_done
+        nonlocal offset, held
         batch, future = waiting.popleft()
         encoded = zip(batch, future.result(), strict=True)
         for (writer, number, is_start, _), tokens in encoded:
             if is_start:
                 offset, held = 0, [eot]
-                bar.update()
             held.append(tokens)
             if offset == 0 and sum(map(len, held)) < min_tokens:
                 continue
             joined = np.concatenate(held)
             writer.add(number, offset, joined)
             offset += len(joined)
-            tokens_done += len(joined)
+            bar.update(len(joined))
             held = []
-        speed = tokens_done / (time.perf_counter() - start_time)
-        bar.set_postfix_str(f"{tokens_done:,} tokens, {speed:,.0f} tokens/s", refresh=False)
 
     with (
         ThreadPoolExecutor(workers) as pool,
-        tqdm(unit=" documents", desc="prepare", disable=None) as bar,
+        tqdm(unit=" tokens", unit_scale=True, desc="prepare", disable=None) as bar,
     ):
         for batch in _batches(documents):
             texts = [text for *_, text in batch]
