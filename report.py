@@ -58,7 +58,6 @@ from evaluation.record_schema import read_records
 from reporting import figures, metrics, paper, paper_tables, tables
 from reporting.columns import (
     describe_differences,
-    describe_spans,
     group_by,
     group_by_protocol,
     in_order,
@@ -183,9 +182,10 @@ def report_lengths(
         matching = printed if printed and metrics.matches_paper(printed, group[0]) else None
         columns = make_columns(group, metric.key, may_differ)
         marks, caption = paper_tables.seed_marks(columns, matching)
-        warning, differences = describe_differences(columns, may_differ, by_model=True)
+        allowed = *may_differ, "text"
+        warning, differences = describe_differences(columns, allowed, by_model=True)
         table, stem = metric.table(columns, marks), f"{metric.stem}{suffix}"
-        table.caption += caption + describe_spans(columns) + differences
+        table.caption += caption + differences
         parts = []
         if metric is metrics.RECEPTIVE_FIELD:
             fields = paper.load(paper.RECEPTIVE_FIELD_TABLE)
@@ -213,7 +213,7 @@ def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> 
         holders = [record for record in records if benchmark in record]
         for stem, record in numbered(benchmark, holders):
             result = record[benchmark]
-            table = tables.speed_table(benchmark, result, by_context=True)
+            table = tables.speed_table(benchmark, result)
             table.caption += f" {tables.describe_machine(record)}"
             parts = []
             if printed and printed.metric == paper.SPEED:

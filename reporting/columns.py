@@ -12,6 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from runtime import cli
@@ -32,14 +33,14 @@ PAPER_ORDER = (
     *("cable", "cable-nw", "alibi", "fire", "t5", "t5-clip", "kerple"),
     *("rope", "learnable", "sinusoidal"),
 )
-# What a label shows next to the encoding, and what else the seeds of
-# one column share.
+# How a label shows what differs between columns of an encoding.
 LABELS = {
     "size": "{}",
     "block_size": "trained at {:,}",
     "cache_window": "last {:,} tokens",  # attention to these only
 }
-RECIPE_KEYS = ("parameters", "step", "objective", "settings", "training_text")
+# What the seeds of one column share.
+SETUP_KEYS = ("pe", *LABELS, "parameters", "step", "objective", "settings", "training_text")
 # What runs must share to be compared, in addition to their settings.
 TRAINING_KEYS = ("size", "block_size", "step", "training_text")
 # Which tokens of a text are tested: follows from the context lengths.
@@ -70,10 +71,7 @@ class Column:
         """Return the settings in which two columns differ, except `ignored`."""
         if self is other:
             return []
-        pair = [self.records[0], other.records[0]]
-        names = differing_settings(pair)
-        if len({*map(_span_of, pair)}) > 1:
-            names.append("text")
+        names = differing_settings([self.records[0], other.records[0]])
         return [name for name in names if name not in (*self.may_differ, *ignored)]
 
     def lengths(self) -> list[int]:
@@ -146,7 +144,7 @@ def make_columns(records: list[dict], key: str, may_differ: Names = ()) -> list[
     """
     groups = [*group_by(_join_lengths(in_order(records)), setup_of).values()]
     first = [group[0] for group in groups]
-    labels = [record["pe"] + _label_suffix(record, first) for record in first]
+    labels = [_label(record, first) for record in first]
     runs = Counter(record.get("run") for record in records)
     columns = []
     for label, group in zip(labels, groups, strict=True):
@@ -171,7 +169,7 @@ def _join_lengths(records: list[dict]) -> list[dict]:
     names = ("seed", "run", "folder", "checkpoint_sha256")
     joined = []
     for same in group_by(
-        records, lambda each: (*setup_of(each), *map(each.get, names))
+        records, lambda each: (setup_of(each), *map(each.get, names))
     ).values():
         if "lengths" not in same[0]:
             joined += same
@@ -182,27 +180,22 @@ def _join_lengths(records: list[dict]) -> list[dict]:
     return joined
 
 
-def _label_suffix(record: dict, records: list[dict]) -> str:
-    """Return a label's end: model, settings; records: one per column."""
+def _label(record: dict, records: list[dict]) -> str:
+    """Return the encoding, and what differs from its other columns; records: one per column."""
     same = [other for other in records if other["pe"] == record["pe"]]
-    parts = []
-    for name, text in LABELS.items():
-        is_shown = name == "cache_window" or len({each.get(name) for each in same}) > 1
-        if is_shown and record.get(name) is not None:
-            parts.append(text.format(record[name]))
-    equal = [each for each in same if setup_of(each)[:-1] == setup_of(record)[:-1]]
-    found = {name: record["settings"].get(name) for name in differing_settings(equal)}
-    parts += [f"{name} {value}" for name, value in found.items() if value is not None]
-    return "".join(f", {part}" for part in parts)
+    names = {"cache_window", *differing_settings(same)}
+    values = record["settings"] | {name: record.get(name) for name in LABELS}
+    label = record["pe"]
+    for name in (*LABELS, *sorted(names - LABELS.keys())):
+        if name in names and values.get(name) is not None:
+            label += f", {LABELS.get(name, name + ' {}').format(values[name])}"
+    return label
 
 
-def setup_of(record: dict) -> tuple:
-    """Return what a column's seeds share: encoding, LABELS and recipe (JSON)."""
-    recipe = {name: record.get(name) for name in RECIPE_KEYS}
-    # SHA-256 of the files
-    recipe["plugins"] = sorted((record.get("plugin") or {}).values())
-    labels = (record.get(name) for name in LABELS)
-    return (record["pe"], *labels, json.dumps(recipe, sort_keys=True))
+def setup_of(record: dict) -> str:
+    """Return what the seeds of a column share, as JSON."""
+    plugins = sorted((record.get("plugin") or {}).values())  # SHA-256 of the files
+    return json.dumps([plugins, *map(record.get, SETUP_KEYS)], sort_keys=True)
 
 
 def differing_settings(records: list[dict]) -> list[str]:
@@ -217,15 +210,18 @@ def differing_settings(records: list[dict]) -> list[str]:
     combine = set.intersection if has_import else set.union
     names = sorted(combine(*map(set, trainings))) if trainings else []
     if all(record.get("step") == 0 for record in records):
-        names = ["block_size", "size", "step"]
+        names = ["block_size", "size", "step", "text"]
     return [name for name in names if len({str(each.get(name)) for each in trainings}) > 1]
 
 
 def training_of(record: dict) -> dict:
-    """Return a run's training settings, without encoding and seed."""
+    """Return a run's training settings, without encoding and seed, and the tokens tested."""
     others = {name: record.get(name) for name in TRAINING_KEYS}
     if others["step"] is not None:  # with those of --init_from
         others["step"] += record.get("init_steps") or 0
+    protocol = record.get("protocol") or {}
+    span = [f"{name} {protocol[name]}" for name in SPAN_KEYS if protocol.get(name)]
+    others["text"] = " ".join(span) or "all"
     defaults = {} if "model" in record["settings"] else RECORD_DEFAULTS
     return defaults | record["settings"] | others
 
@@ -278,18 +274,38 @@ def _describe_setting(name: str, columns: list[Column]) -> str:
 
 
 def describe_models(columns: list[Column]) -> str:
-    """Return a figure's title: data, model size, training length and seeds."""
+    """Return a figure's title: data, model, training length and seeds."""
     records = [record for column in columns for record in column.records]
     data = records[0]["data"]
-    sizes = sorted({record.get("size") or "custom" for record in records})
-    known = [each["parameters"] for each in records if each.get("parameters")]
-    parameters = f" ({statistics.median(known) / 1e6:.1f}M parameters)" if known else ""
     lengths = join_numbers(column.trained_at for column in columns)
     seeds = [len(column.records) for column in columns]
     return (
-        f"{data['dataset']} ({data['split']}), {' and '.join(sizes)} model{parameters}, trained "
-        f"at {lengths} tokens, {number_range(seeds)} seed{'s' if max(seeds) > 1 else ''}"
+        f"{data['dataset']} ({data['split']}), {name_model(*records)}, trained at {lengths} "
+        f"tokens, {number_range(seeds)} seed{'s' if max(seeds) > 1 else ''}"
     )
+
+
+def name_model(*records: dict) -> str:
+    """Return what a reader calls the model of records: its name and number of parameters.
+
+    "tiny model (19.2M parameters)"; an imported one has the name of its
+    source: "gpt2 (124.4M parameters)"; others are named by the number.
+    """
+    names, numbers = (
+        set(),
+        [each["parameters"] for each in records if each.get("parameters")],
+    )
+    for record in records:
+        source, size = record["settings"].get("model"), record.get("size")
+        if source:
+            names.add(Path(source[0]).name)
+        elif size and size != "custom":
+            names.add(f"{size} model")
+    number = statistics.median(numbers) if numbers else 0
+    unit, scale = ("M", 1e6) if number >= 1e5 else ("K", 1e3)
+    size = f"{number / scale:.1f}{unit} parameters" if numbers else ""
+    name = " and ".join(sorted(names))
+    return f"{name} ({size})" if name and size else name or size or "model"
 
 
 def all_lengths(columns: list[Column]) -> list[int]:
@@ -313,8 +329,7 @@ def sort_key(pe: str) -> tuple[int, list]:
 def group_by_protocol(records: list[dict]) -> list[list[dict]]:
     """Return groups of equal data, protocol and metric, in order.
 
-    Records of other context lengths, whose tokens differ, are in one
-    group (`describe_spans`).
+    Records of other context lengths, whose tokens differ, are in one group.
     """
 
     def question(record):
@@ -324,27 +339,6 @@ def group_by_protocol(records: list[dict]) -> list[list[dict]]:
         return json.dumps([record["data"], kept, record.get("metric")], sort_keys=True)
 
     return [*group_by(in_order(records), question).values()]
-
-
-def _span_of(record: dict) -> str:
-    """Return which tokens of a text are tested, as JSON."""
-    protocol = record.get("protocol") or {}
-    return json.dumps({name: protocol[name] for name in SPAN_KEYS if protocol.get(name)})
-
-
-def describe_spans(columns: list[Column]) -> str:
-    """Return a sentence on columns that are tested on other tokens of the text, if any."""
-    by_span = group_by(columns, lambda each: _span_of(each.records[0]))
-    texts = []
-    for span, found in by_span.items():
-        words = ", ".join(f"{name} {value}" for name, value in json.loads(span).items())
-        labels = "; ".join(column.label for column in found)
-        texts.append(f"{words or 'all'} ({labels})")
-    return (
-        f" Tokens of the text differ: {escape_markdown('; '.join(texts))}."
-        if texts[1:]
-        else ""
-    )
 
 
 def group_by(records: list, key: Callable) -> dict[Any, list]:

@@ -65,12 +65,16 @@ def escape_markdown(text: str) -> str:
     return MARKDOWN.sub(r"\\\g<0>", text)
 
 
+class Bold(str):
+    """The text of a cell in bold face."""
+
+
 @dataclass
 class Table:
     """A table as it is printed, and the plain numbers behind it."""
 
     cells: list[list[str]]
-    """printed cells, header first; those like "**4.10**" are bold"""
+    """printed cells, header first"""
     plain: list[list] | None = None
     """rows of the CSV file, header first; None: empty field; default: cells"""
     caption: str = ""
@@ -82,7 +86,7 @@ class Table:
 
         formats: {column: format of its numbers}; None: all are texts.
         """
-        formats = formats or dict.fromkeys(rows[0], "{}")
+        formats = formats or {name: "{}" for row in rows for name in row}
         cells = [[*formats]]
         plain: list[list] = [[*formats]]
         for row in rows:
@@ -122,9 +126,8 @@ def _print(value: str | float | Interval | None, number_format: str) -> str:
 
 
 def _markdown_cell(cell: str) -> str:
-    is_bold = len(cell) > 4 and cell.startswith("**") and cell.endswith("**")
-    text = f"**{escape_markdown(cell[2:-2])}**" if is_bold else escape_markdown(cell)
-    return text.replace("|", "\\|")
+    text = escape_markdown(cell).replace("|", "\\|")
+    return f"**{text}**" if isinstance(cell, Bold) else text
 
 
 def _csv_field(value: str | float | None) -> str | None:

@@ -1,6 +1,7 @@
 """Numbers printed in the papers' tables and texts, from results/paper."""
 
 import csv
+import itertools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,10 +101,6 @@ def load(name: str) -> Printed:
         raise InputError(f"{name} is not a table of a paper: use one of {', '.join(known)}")
     entry = known[name]
     rows = [row for row in _read(entry["file"]) if row["table"] == name]
-    if entry["measure"] == SPEED:
-        rows = [row for row in rows if row["ratio"]]
-    if entry["measure"] == GENERALIZATION:
-        rows = [*_one_cell_each(rows)]
     settings = RECORD_DEFAULTS | dict.fromkeys(("n_layer", "n_head", "n_embd"))
     words = (word.partition("=") for word in entry["settings"].split())
     settings |= {key: json.loads(value) for key, _, value in words}
@@ -115,19 +112,7 @@ def load(name: str) -> Printed:
         text = f"{value:,.{digits}f}{deviation}{row['mark']}"
         number = Number(value, text, row["mark"])
         printed.numbers[row["encoding"], int(row["context"])] = number
-    # one, or one per encoding
     encodings = dict.fromkeys(row["encoding"] for row in rows)
-    lengths = [int(length) for length in entry["trained_at"].split()]
-    if lengths:
-        lengths *= len(encodings) // len(lengths)
-        printed.lengths |= zip(encodings, lengths, strict=True)
+    lengths = map(int, entry["trained_at"].split())  # one, or one per encoding
+    printed.lengths |= zip(encodings, itertools.cycle(lengths), strict=False)
     return printed
-
-
-def _one_cell_each(rows: list[dict[str, str]]):
-    """Yield a row for each number of generalization.csv. Its "cable" is `cable-v1` here."""
-    for row in rows:
-        names = {"table": row.pop("table"), "size": row.pop("model")}
-        encoding = row.pop("encoding").replace("cable", "cable-v1")
-        for quantity, value in row.items():
-            yield names | {"encoding": encoding, "quantity": quantity, "value": value}

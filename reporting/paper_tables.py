@@ -11,11 +11,13 @@ setting than the paper's has growth and order instead of the values.
 import itertools
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from runtime.settings import RECORD_DEFAULTS
+
+import numpy as np
 
 from evaluation.intervals import Interval
 from evaluation.measures import MEASURES
@@ -37,7 +39,7 @@ from reporting.tables import Marks
 QUANTITIES = {
     "acc": ("hellaswag_acc",),
     "fineweb": ("fineweb10b_ppl",),
-    "wikitext103": ("wikitext103_ppl", "wikitext2_ppl"),
+    "wikitext103": ("wikitext2_ppl", "wikitext103_ppl"),
 }
 CLOSE = 0.05  # relative deviation of numbers that agree
 # Scripts divide the paper's training lengths by these, and use networks of other sizes.
@@ -115,8 +117,7 @@ class Agreement:
                 text += f", {cell.deviation():+.1%}"
             row = rows.setdefault(cell.row, {"encoding": cell.row})
             row[cell.column] = f"{cell.ours.text} ({text})"
-        names = {name: "{}" for row in rows.values() for name in row}
-        table = Table.from_rows([*rows.values()], names)
+        table = Table.from_rows([*rows.values()])
         note = "." if is_off else " and the relative difference."
         table.caption = f"{_describe(self.paper)}{note}{_explain(self.paper)}"
         return table
@@ -145,41 +146,41 @@ def _growth_table(cells: list[Cell], paper: Printed) -> Table | None:
     Growth is relative to the training length, or to the shortest
     context of a table without it.
     """
-    contexts = paper.contexts
+    from scipy import stats
+
+    contexts, name = paper.contexts, "the training length"
     base = paper.trained_at if paper.trained_at in contexts else contexts[0]
-    both = {(cell.row, cell.column): cell for cell in cells if cell.ours.value}
-    longer = [n for n in contexts if n > base and f"{n:,}" in {name for _, name in both}]
+    at_context = {context: {} for context in contexts}
+    for cell in cells:
+        if cell.ours.value:
+            at_context[int(cell.column.replace(",", ""))][cell.row] = (
+                cell.ours,
+                cell.theirs,
+            )
+    longer = [context for context in contexts if context > base and at_context[context]]
     if not longer:
         return None
-    last = {
-        label: cell for (label, name), cell in both.items() if name == f"{longer[-1]:,}"
-    }
-    sides = {label: (cell.ours.value, cell.theirs.value) for label, cell in last.items()}
-    sign = -1 if paper.metric == NDCG else 1  # the best first
-    orders = [
-        sorted(sign * value for value in side) for side in zip(*sides.values(), strict=True)
-    ]
+    first, last = at_context[base], at_context[longer[-1]]
+    values = np.array([[number.value for number in pair] for pair in last.values()])
+    if paper.metric == NDCG:
+        values = -values  # the best first
+    ranks = stats.rankdata(values, "min", axis=0).astype(int)
+    orders = dict(zip(last, ranks, strict=True))
     rows = []
     for label in dict.fromkeys(cell.row for cell in cells):
         row = {"encoding": label, "growth": MISSING, "order": MISSING}
-        first, end = both.get((label, f"{base:,}")), last.get(label)
-        if first and end:
-            ours, theirs = (
-                f"{format_number(b.value / a.value)}{b.mark}"
-                for a, b in ((first.ours, end.ours), (first.theirs, end.theirs))
-            )
-            row["growth"] = f"{ours} ({theirs})"
-        if end:
-            ranks = [
-                order.index(sign * value) + 1
-                for order, value in zip(orders, sides[label], strict=True)
-            ]
-            row["order"] = "{} ({})".format(*ranks)
+        if label in last:
+            row["order"] = "{} ({})".format(*orders[label])
+        if label in first and label in last:
+            ends = zip(first[label], last[label], strict=True)
+            growths = [f"{format_number(b.value / a.value)}{b.mark}" for a, b in ends]
+            row["growth"] = "{} ({})".format(*growths)
         rows.append(row)
-    pairs = [*itertools.combinations(sides.values(), 2)]
-    same = sum((a[0] - b[0]) * (a[1] - b[1]) > 0 for a, b in pairs)
-    unit, name = paper.trained_at or base, "the training length"
-    name = name if paper.trained_at else "the shortest context"
+    pairs = [*itertools.combinations(values, 2)]
+    same = sum(np.prod(a - b) > 0 for a, b in pairs)
+    if not paper.trained_at:
+        name = "the shortest context"
+    unit = paper.trained_at or base
     start = name if base == unit else f"{base / unit:g} times it"
     table = Table.from_rows(rows)
     table.caption = (
@@ -305,20 +306,16 @@ def seed_marks(columns: list[Column], paper: Printed | None) -> tuple[Marks, str
     return marks, caption
 
 
-def speed_columns(result: dict) -> dict[str, Column]:
-    """Return {encoding: column by context} of one benchmark of bench.py.
+def _entries(result: dict, encodings: tuple[str, str], contexts: Sequence) -> tuple | None:
+    """Return the entries of two encodings of a benchmark at a context each, or None.
 
-    An entry is that of the fused kernel (`sdpa`) where the encoding has
-    it, else that of Triton (GPUs), else that of the dense path.
+    That of the fused kernel where the encoding has it, else that of Triton.
     """
-    contexts = result["contexts"]
-    names = {name.removesuffix(" triton") for row in contexts.values() for name in row}
-    columns = {}
-    for pe in sorted(names):
-        lengths = {n: row.get(pe) or row.get(f"{pe} triton") for n, row in contexts.items()}
-        record = {"pe": pe, "size": result["model"], "block_size": 1, "settings": {}}
-        columns[pe] = Column(pe, pe, [record | {"lengths": lengths}], "memory")
-    return columns
+    found = []
+    for name, context in zip(encodings, contexts, strict=True):
+        cases = result["contexts"].get(str(context), {})
+        found.append(cases.get(name) or cases.get(f"{name} triton"))
+    return tuple(found) if all(found) else None
 
 
 def _differing_benchmark(result: dict, size: str) -> set[str]:
@@ -329,19 +326,15 @@ def _differing_benchmark(result: dict, size: str) -> set[str]:
 
 def speed_cells(benchmark: str, result: dict, paper: Printed) -> Iterator[Cell]:
     """Yield ratios of speed; without the paper's context those of the longest one."""
-    columns = speed_columns(result)
     for row in paper.rows:
-        names = row["encoding"], row["relative_to"]
-        if row["benchmark"] != benchmark or not {*names} <= columns.keys():
-            continue
+        names, context = (row["encoding"], row["relative_to"]), row["context"]
         differing = _differing_benchmark(result, row["size"])
-        context = row["context"]
         if context not in result["contexts"]:
             context = max(result["contexts"], key=int)
             differing.add("context")
-        pair = columns[names[0]], columns[names[1]]
-        ratio = compare(pair, 2 * (int(context),), MEASURES["speed"])
-        if isinstance(ratio, Interval):
+        pair = _entries(result, names, 2 * [context])
+        if pair and row["benchmark"] == benchmark:
+            ratio = MEASURES["speed"]([pair])
             ours = Number(ratio.estimate, with_interval(ratio, 3))
             theirs = Number(float(row["ratio"]), f"{float(row['ratio']):.3f}")
             label = "{} / {}, {:,}".format(*names, int(context))
@@ -360,62 +353,53 @@ def training_length_cells(
     difference in perplexity is that of the ratio times the baseline's
     perplexity.
     """
-    for row, scale, *runs in itertools.product(paper.rows, SCALES, columns, columns):
+    by_training = {(column.pe, column.trained_at): column for column in columns}
+    for row, scale in itertools.product(paper.rows, SCALES):
         names, quantity = (row["encoding"], row["baseline"]), row["quantity"]
         lengths = int(row["trained_at"]) // scale, int(row["baseline_trained_at"]) // scale
-        if [(run.pe, run.trained_at) for run in runs] != [
-            *zip(names, lengths, strict=True)
-        ]:
+        runs = [*map(by_training.get, zip(names, lengths, strict=True))]
+        if not all(runs):
             continue
         first = runs[0].records[0]
-        differing = {"block_size"} if scale > 1 else set()
-        differing |= {"size"} if first["size"] != row["size"] else set()
-        differing |= {"dataset"} if dataset_of(first) != row["dataset"] else set()
-        pairs = [(runs, 2 * lengths[1:], differing)]
-        if quantity != "perplexity":
-            found = [(speed_columns(result), result) for result in speeds]
-            pairs = [
-                (
-                    [by_name[name] for name in names],
-                    lengths,
-                    differing | _differing_benchmark(result, row["size"]),
-                )
-                for by_name, result in found
-                if {*names} <= by_name.keys()
-            ]
+        theirs = {"block_size": 1, "size": row["size"], "dataset": row["dataset"]}
+        ours = {"block_size": scale, "size": first["size"], "dataset": dataset_of(first)}
+        differing = {name for name in theirs if theirs[name] != ours[name]}
+        measured, unit, name = [], 100, f"{quantity} (%)"
+        if quantity == "perplexity":
+            at = 2 * lengths[1:]
+            measured = [(compare(runs, at, MEASURES[quantity], "block_size"), differing)]
+            unit, name = runs[1].mean(lengths[1]), quantity
+        for result in speeds if quantity != "perplexity" else ():
+            if pair := _entries(result, names, lengths):
+                settings = differing | _differing_benchmark(result, row["size"])
+                measured.append((MEASURES[quantity]([pair]), settings))
         label = f"{names[0]}, {lengths[0]:,} / {names[1]}, {lengths[1]:,}"
-        for pair, at, settings in pairs:
-            ratio = compare(pair, at, MEASURES[quantity], "block_size")
+        for ratio, settings in measured:
             if isinstance(ratio, Interval):
-                is_relative = quantity != "perplexity"
-                unit = 100 if is_relative else statistics.mean(pair[1].values(at[1]))
                 change = ratio.map(lambda value, unit=unit: unit * (value - 1))
-                ours = Number(change.estimate, with_interval(change))
-                theirs = Number(float(row["difference"].strip("<% ")), row["difference"])
-                name = f"{quantity} (%)" if is_relative else quantity
-                yield Cell(
-                    label, f"{names}, {row['trained_at']}", name, ours, theirs, settings
-                )
+                number = Number(change.estimate, with_interval(change))
+                printed = Number(float(row["difference"].strip("<% ")), row["difference"])
+                case = f"{names}, {row['trained_at']}"
+                yield Cell(label, case, name, number, printed, settings)
 
 
 def generalization_cells(records: list[dict], paper: Printed) -> Iterator[Cell]:
     """Yield accuracies, and perplexities at the training length, on other data."""
+    printed = {
+        (row["size"], row["encoding"], row["quantity"]): row["value"] for row in paper.rows
+    }
     groups = group_by(records, lambda each: "acc" if "acc" in each else dataset_of(each))
     for name, group in groups.items():
         for column in make_columns(group, "perplexity"):
-            first = column.records[0]
             if name == "acc":
                 values = [100 * record["acc_norm"] for record in column.records]
             else:
                 values = column.values(column.trained_at)
-            printed = first["size"], paper.name_of(column.pe)
-            for row in paper.rows if values else ():
-                is_same = (row["size"], row["encoding"]) == printed
-                if is_same and row["quantity"] in QUANTITIES.get(name, ()):
+            size = column.records[0]["size"]
+            for quantity in QUANTITIES.get(name, ()):
+                theirs = printed.get((size, paper.name_of(column.pe), quantity))
+                if values and theirs:
                     ours = Number(statistics.mean(values), mean_and_deviation(values))
-                    theirs = Number(float(row["value"]), row["value"])
+                    label, number = f"{size}, {column.label}", Number(float(theirs), theirs)
                     differing = differing_from(paper, column)
-                    label = ", ".join((first["size"], column.label))
-                    yield Cell(
-                        label, f"{printed}", row["quantity"], ours, theirs, differing
-                    )
+                    yield Cell(label, label, quantity, ours, number, differing)

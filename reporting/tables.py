@@ -12,6 +12,7 @@ from evaluation import intervals
 from evaluation.measures import FINAL, last_losses
 from reporting.columns import Column, all_lengths, make_columns, sort_key
 from reporting.formatting import (
+    Bold,
     Table,
     escape_markdown,
     format_number,
@@ -37,32 +38,39 @@ def length_table(
     lengths = all_lengths(columns)
     is_wide = len(columns) >= MAX_COLUMNS
     shown = _spread(lengths, MAX_COLUMNS - 2) if is_wide else lengths
-    cells = [[x_name, *(column.label for column in columns)]]
-    numbers = [[x_name, *lengths]]
-    largest = ["± at most"]  # deviation of each column, at the lengths that are shown
-    for column in columns:
-        numbers.append([column.label, *map(column.mean, lengths)])
-        deviations = [standard_deviation(column.values(length)) for length in lengths]
-        if any(value is not None for value in deviations):
-            numbers.append([f"{column.label} std", *deviations])
-        known = zip(lengths, deviations, strict=True)
-        found = [value for length, value in known if length in shown and value is not None]
-        largest.append(format_number(max(found, default=None)))
-    is_merged = is_wide and not marks and len(numbers) > len(cells[0])
+    winners = {}
     for length in shown:
         means = [mean for column in columns if (mean := column.mean(length)) is not None]
-        winner = f"{best(means):z,.2f}" if best and len(means) > 1 else None
-        row = [f"{length:,}"]
-        for column in columns:
-            text = mean_and_deviation(column.values(length))
-            mean = text.partition(" ")[0]
-            text = mean if is_merged else text
-            text = f"**{text}**" if mean == winner else text
-            row.append(marked(text, marks.get((column.label, length), "")))
+        if best and len(means) > 1:
+            winners[length] = round(best(means), 2)
+    cells, numbers, largest = (
+        [[x_name, *map("{:,}".format, shown)]],
+        [[x_name, *lengths]],
+        [],
+    )
+    has_deviations = any(len(column.records) > 1 for column in columns)
+    is_merged = is_wide and has_deviations and not marks
+    for column in columns:
+        means = {length: column.mean(length) for length in lengths}
+        deviations = {n: standard_deviation(column.values(n)) for n in lengths}
+        numbers.append([column.label, *means.values()])
+        if any(value is not None for value in deviations.values()):
+            numbers.append([f"{column.label} std", *deviations.values()])
+        row = [column.label]
+        for n in shown:
+            text = mean_and_deviation(column.values(n))
+            if is_merged:
+                text = format_number(means[n])
+            text += marks.get((column.label, n), "")
+            is_best = means[n] is not None and round(means[n], 2) == winners.get(n)
+            row.append(Bold(text) if is_best else text)
         cells.append(row)
+        found = [deviations[n] for n in shown if deviations[n] is not None]
+        largest.append(format_number(max(found, default=None)))
     if is_merged:
-        cells.append(largest)
-    return Table(_transposed(cells) if is_wide else cells, _transposed(numbers))
+        for row, text in zip(cells, ("± at most", *largest), strict=True):
+            row.append(text)
+    return Table(cells if is_wide else _transposed(cells), _transposed(numbers))
 
 
 def _transposed(rows: list[list]) -> list[list]:
@@ -75,11 +83,6 @@ def _spread(lengths: list[int], most: int) -> list[int]:
     while len(kept) > most:
         kept.remove(min(pairwise(kept), key=lambda pair: (pair[1] / pair[0], -pair[0]))[0])
     return kept
-
-
-def marked(cell: str, mark: str) -> str:
-    """Return a printed cell with a mark, inside of bold face if any."""
-    return f"{cell[:-2]}{mark}**" if cell.endswith("**") else cell + mark
 
 
 def accuracy_table(records: list[dict]) -> Table:
@@ -163,12 +166,11 @@ def cases(result: dict) -> Iterator[tuple[int, str, dict | None]]:
             yield int(context), name, by_name[name]
 
 
-def speed_table(benchmark: str, result: dict, by_context: bool = False) -> Table:
+def speed_table(benchmark: str, result: dict) -> Table:
     """Return a benchmark's table: one row per context and encoding.
 
     Unsupported contexts have no numbers; columns without any are
     omitted.
-    by_context: print one row per encoding; the CSV file stays complete.
     """
     rows = []
     for context, name, entry in cases(result):
@@ -187,8 +189,6 @@ def speed_table(benchmark: str, result: dict, by_context: bool = False) -> Table
     measured = {name for row in rows for name, value in row.items() if value is not None}
     formats = {name: text for name, text in SPEED_FORMATS.items() if name in measured}
     table = Table.from_rows(rows, {"context": "{:,}", "encoding": "{}", **formats})
-    if by_context and 1 < len(result["contexts"]) < MAX_COLUMNS:
-        table.cells = _cells_by_context(rows, formats)
     entries = [entry for *_, entry in cases(result) if entry]
     passes = (result.get("steps", 1), result.get("micro_batches", 1))
     steps = "one optimizer step" if passes == (1, 1) else "{} x {} passes".format(*passes)
@@ -202,20 +202,6 @@ def speed_table(benchmark: str, result: dict, by_context: bool = False) -> Table
         f"Medians of {result['repeats']} interleaved rounds; ratios above 1 are faster."
     )
     return table
-
-
-def _cells_by_context(rows: list[dict], formats: dict[str, str]) -> list[list[str]]:
-    """Return one row per encoding: ratio, memory and speed, as fit."""
-    contexts = dict.fromkeys(row["context"] for row in rows)
-    ratios = [name for name in formats if name.startswith("vs ")][:1]
-    fitting = max(1, (MAX_COLUMNS - 1) // len(contexts))
-    names = [*ratios, "memory (MB)", "tokens/s"][:fitting]
-    by_encoding = {}
-    for row in rows:
-        found = by_encoding.setdefault(row["encoding"], {"encoding": row["encoding"]})
-        found |= {f"{name}, {row['context']:,}": row.get(name) for name in names}
-    columns = {f"{name}, {n:,}": formats[name] for name in names for n in contexts}
-    return Table.from_rows([*by_encoding.values()], {"encoding": "{}"} | columns).cells
 
 
 def time_table(result: dict) -> Table | None:

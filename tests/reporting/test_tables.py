@@ -3,7 +3,7 @@
 from test_report import record
 
 from reporting.columns import (
-    describe_spans,
+    describe_differences,
     differing_settings,
     group_by_protocol,
     make_columns,
@@ -78,14 +78,18 @@ def test_more_lengths_of_some_runs_do_not_split_a_table():
         [9.0],
     )
     assert table_of(group).cells[1:] == [
-        ["256", "**4.00**", "5.00", "—"],
+        ["256", "4.00", "5.00", "—"],
         ["4,096", "—", "—", "5.00"],
         ["8,192", "—", "9.00", "—"],
     ]
-    assert first.differing(second) == [] and describe_spans([first, second]) == ""
+    assert first.differing(second) == []
     columns = columns_of([cable, longer])
     assert columns[0].differing(columns[1]) == ["text"]
-    assert "span 4096 (cable); span 8192, remainder counted (rope)." in describe_spans(columns)
+    note = describe_differences(columns, ("text",))
+    assert note == (
+        "",
+        " Settings that differ: text: span 4096, span 8192 remainder counted (rope).",
+    )
 
 
 def test_steps_of_the_weights_that_a_run_continues_from_count():
@@ -191,6 +195,6 @@ def test_wide_tables_show_the_largest_deviation_and_omit_close_lengths():
         *("context", "128", "256", "512", "1,024", "2,048", "4,096", "± at most")
     ]
     assert table.cells[2] == ["e1", "4.10", "4.10", "4.20", "4.10", "4.10", "4.10", "0.28"]
-    assert table.cells[1][-1] == "—" and table.cells[9][1:3] == ["**3.00**"] * 2
+    assert table.cells[1][-1] == "—" and table.cells[9][1:3] == ["3.00"] * 2
     assert [row[0] for row in table.plain] == ["context", *lengths]
     assert "e1 std" in table.plain[0]
