@@ -33,6 +33,7 @@ from evaluation import bias_statistics
 from evaluation.record_schema import FineTuning, Number
 from evaluation.runner import shards_for_run
 from reporting import figures
+from reporting.columns import name_model
 from text_data.tokenizer import run_tokenizer
 
 MAX_LABELED_TOKENS = 40
@@ -48,6 +49,9 @@ class Settings(msgspec.Struct):
 
     pe: Text
     size: Text | None = None
+    n_layer: Count | None = None
+    n_head: Count | None = None
+    n_embd: Count | None = None
     objective: Text | None = None
     data: Text | None = None
     seed: Count | None = None
@@ -147,12 +151,14 @@ def plot_biases(config: BiasesConfig) -> Callable:
     if len(tokens) <= MAX_LABELED_TOKENS:
         texts = map(tokenizer.decode, ([token] for token in tokens))
         labels = [text.replace("\n", "⏎").replace(" ", "␣")[:9] for text in texts]
-    millions, settings = model.parameter_count() / 1e6, checkpoint["config"]
+    settings = checkpoint["config"]
+    network = {"settings": settings, "size": checkpoint["gpt"]["size"]}
+    name = name_model(network | {"parameters": model.parameter_count()})
     data = Path(settings["data"] or "unknown data").name  # None: imported weights
     seed = "" if settings["seed"] is None else f", seed {settings['seed']}"
     title = (
-        f"{content}\n{pe}, layer {config.layer % layers} of 0–{layers - 1}, {millions:.1f}M "
-        f"parameters, trained on {data} at {checkpoint['gpt']['block_size']:,} tokens{seed}"
+        f"{content}\n{name}, {pe}, layer {config.layer % layers} of 0–{layers - 1}, trained on "
+        f"{data} at {checkpoint['gpt']['block_size']:,} tokens{seed}"
     )
     return lambda file: draw_heads(file, matrices, decay, labels, title)
 
@@ -363,20 +369,19 @@ def plot_losses(config: LossesConfig) -> Callable:
     """
     if not config.runs:
         raise InputError("no runs given: python plot.py losses runs/NAME ...")
-    found = [read_run(Path(run)) for run in config.runs]
-    runs, setups = [run for run, _ in found], {setup for _, setup in found}
+    runs, setups, descriptions = zip(*map(read_run, config.runs), strict=True)
     lines = [figures.Line(label_of(run, runs), run["losses"]) for run in runs]
-    descriptions = {f"{description}, seed {run['seed']}" for run, (_, description) in found}
-    title = f"training loss; one run per line\n{'; '.join(sorted(descriptions))}"
+    title = f"training loss; one run per line\n{'; '.join(sorted({*descriptions}))}"
     panels = [("loss (nats)", lines)]
-    if len(setups) > 1:
-        differing = " and ".join(sorted(description for _, description in setups))
+    if len({*setups}) > 1:
+        differing = " and ".join(sorted({*descriptions}))
         print(f"no record: the runs differ in more than encoding and seed: {differing}")
     elif len({(run["pe"], run["seed"]) for run in runs}) < len(runs):
         print("no record: two runs have the same encoding and seed")
     else:
-        path, ((training, _),) = Path(config.out).with_suffix(".json"), setups
-        write_json(path, {"metric": "Training loss", "training": training, "runs": runs})
+        path = Path(config.out).with_suffix(".json")
+        record = {"metric": "Training loss", "training": setups[0][0], "runs": runs}
+        write_json(path, record)
         print(f"record: {path}")
         job_report.append(records=[str(path)])
     axes = "steps", "linear", "linear"
@@ -392,18 +397,18 @@ def label_of(run: dict, runs: list[dict]) -> str:
     return label
 
 
-def read_run(run: Path) -> tuple[dict, tuple[str, str]]:
-    """Return a run's fields of the record, and its setup.
+def read_run(path: str) -> tuple[dict, tuple, str]:
+    """Return a run's fields of the record, what is equal for all seeds, and both in words.
 
-    setup: training, and in words what is equal for all seeds. Raises
-    InputError if a file is missing or corrupt, or has no losses.
+    Raises InputError if a file is missing or corrupt, or has no losses.
     """
+    run = Path(path)
     path, tuned = run / run_folder.CONFIG, run / "finetune.json"
     finetuning = read_json(tuned, "fine-tune again", FineTuning) if tuned.exists() else None
     if finetuning:
-        path, losses = run / "config.json", finetuning.get("losses")
+        path, losses, parameters = run / "config.json", finetuning.get("losses"), None
     else:
-        losses = logged_losses(run)
+        losses, parameters = read_losses(run)
     if not losses:
         raise InputError(f"{run} has no training losses: remove it")
     try:
@@ -414,26 +419,38 @@ def read_run(run: Path) -> tuple[dict, tuple[str, str]]:
     check(settings, Settings, path, REMEDY)
     found = {key: settings.get(key) for key in ("pe", "size", "objective", "seed")}
     found |= {"run": run.name, "losses": losses, "step": losses[-1][0]}
-    model = f"{settings.get('size') or 'custom'} model"
+    shape = [settings.get(name) for name in ("n_layer", "n_head", "n_embd")]
+    size = found["size"] if shape == [None] * 3 else "custom"
+    name = name_model({"settings": {}, "size": size, "parameters": parameters})
     if finetuning:
         found |= {"objective": "mlm", "seed": finetuning["settings"]["seed"]}
-        return found, ("fine-tuning", f"{model}, fine-tuned")
-    data = Path(settings.get("data") or "unknown data").name
-    length = settings.get("block_size") or 0
-    return found, ("pretraining", f"{model} on {data}, trained at {length:,} tokens")
+        setup, words = ("fine-tuning",), "fine-tuned"
+    else:
+        data = Path(settings.get("data") or "unknown data").name
+        length = settings.get("block_size") or 0
+        setup, words = (
+            ("pretraining", data, length),
+            f"on {data}, trained at {length:,} tokens",
+        )
+    return found, (*setup, size, *shape), f"{name} {words}, seed {found['seed']}"
 
 
-def logged_losses(run: Path) -> list[tuple[float, float]]:
-    """Return [(step, loss)] of a training's log."""
+def read_losses(run: Path) -> tuple[list[tuple[int, float]], int | None]:
+    """Return [(step, loss)] of a training's log, and the number of parameters."""
     path = run / run_folder.LOG
     if not path.exists():
         where = working_folder_of(path)
         raise InputError(
             f"{run} has no log.jsonl or finetune.json{where}: use a run folder"
         )
-    entries = [entry for entry in run_folder.read_log(run) if entry["kind"] == "train"]
+    log = run_folder.read_log(run)
+    entries = [entry for entry in log if entry["kind"] == "train"]
     check(entries, list[LoggedLoss], path, REMEDY)
-    return [(entry["step"], entry["loss"]) for entry in entries]
+    numbers = [entry.get("parameters") for entry in log if entry["kind"] == "start"]
+    check(numbers, list[Count | None], path, REMEDY)
+    return [(entry["step"], entry["loss"]) for entry in entries], numbers[
+        -1
+    ] if numbers else None
 
 
 PLOTS = {  # function, its settings, and the words without a flag

@@ -6,9 +6,15 @@ from runtime import checkpoints
 
 import numpy as np
 import pytest
+import record_examples
+import tokenizers
 import torch
+from test_report import save
 
+import import_pretrained
 import plot
+import report
+from reporting import figures
 
 
 @pytest.mark.parametrize("pe", ["cable", "rope", "k-cable", "rope+fox"])
@@ -41,17 +47,56 @@ def test_content_of_the_plot(trained, tmp_path, monkeypatch):
     np.testing.assert_allclose(plotted["matrices"][0, :6, :6], mean / largest, rtol=1e-5)
 
 
-def test_imported_weights_have_no_data_and_no_seed(trained, tmp_path, monkeypatch):
-    model, checkpoint = checkpoints.load_model(trained("cable"), torch.device("cpu"))
-    checkpoint["config"] |= {"data": None, "seed": None}
-    titles, draw = [], plot.draw_heads
-    monkeypatch.setattr(plot, "load_model", lambda *_, **__: (model, checkpoint))
-    monkeypatch.setattr(plot, "draw_heads", lambda *all_: titles.append(all_[-1]) or draw(*all_))
-    # Dollar signs are no formulas.
-    plot.main(
-        ["biases", str(trained("cable")), "--text", "a $$ \\$", "--out", str(tmp_path / "a.png")]
-    )
-    assert titles[0].endswith("trained on unknown data at 16 tokens")
+@pytest.fixture
+def titles(monkeypatch):
+    """The titles of all figures."""
+    found, new_figure = [], figures.new_figure
+
+    def note(file, height, title):
+        found.append(title)
+        return new_figure(file, height, title)
+
+    monkeypatch.setattr(figures, "new_figure", note)
+    return found
+
+
+def test_an_imported_model_is_named_by_its_source(tmp_path, titles):
+    """A Llama with the shape of the quick start's model. Dollar signs are no formulas."""
+    transformers = pytest.importorskip("transformers")
+    shape = {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 128}
+    shape |= {"intermediate_size": 64, "vocab_size": 64, "max_position_embeddings": 32}
+    source, run = tmp_path / "my-llama", str(tmp_path / "run")
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)).save_pretrained(source)
+    vocabulary = {character: n for n, character in enumerate("abc $\\")}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(source)
+    import_pretrained.main([str(source), "--out_dir", run])
+    plot.main(["biases", run, "--text", "a $$ \\$", "--out", str(tmp_path / "a.png")])
+    model = "my-llama (0.4M parameters), rope:base=10000, layer 3 of 0–3"
+    assert model in titles[0] and "trained on unknown data at 32 tokens" in titles[0]
+    record = record_examples.perplexity() | {"settings": {"model": [str(source)]}}
+    report.main([save(tmp_path / "a.json", record), "--out_dir", str(tmp_path / "report")])
+    assert titles[1].startswith("toy (val), my-llama (0.8M parameters), trained at 256 tokens")
+
+
+def test_a_trained_model_is_named_by_its_size(tmp_path, titles, trained):
+    """The quick start's has a name. The shape of the tests' run has none."""
+    record = record_examples.perplexity()
+    paths = [
+        save(tmp_path / f"{size}.json", record | {"size": size})
+        for size in ("quickstart", "custom")
+    ]
+    for path in paths:
+        report.main([path, "--out_dir", str(tmp_path / "report")])
+    run, out = str(trained("cable")), ("--out", str(tmp_path / "a.png"))
+    plot.main(["biases", run, *out])
+    plot.main(["losses", run, *out])
+    model, _ = checkpoints.load_model(run, torch.device("cpu"))
+    number = f"{sum(each.numel() for each in model.parameters()) / 1e3:.1f}K"
+    texts = ["quickstart model (0.8M parameters), trained", "(val), 0.8M parameters, trained"]
+    texts += [f"\n{number} parameters, cable, layer", f"\n{number} parameters on toy, trained"]
+    for title, text in zip(titles, texts, strict=True):
+        assert text in title
 
 
 def test_heads_share_a_color_scale_that_is_white_at_zero():
