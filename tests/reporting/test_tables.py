@@ -88,7 +88,7 @@ def test_more_lengths_of_some_runs_do_not_split_a_table():
     note = describe_differences(columns, ("text",))
     assert note == (
         "",
-        " Settings that differ: text: span 4096, span 8192 remainder counted (rope).",
+        " Settings that differ: text: span 4096 (cable), span 8192 remainder counted (rope).",
     )
 
 
