@@ -178,11 +178,10 @@ def commands(code: str) -> list[list[str]]:
 
 def check_command(words: list[str]) -> None:
     """Raise AssertionError or InputError if a documented command cannot be valid."""
-    words = [word for word in words if not re.fullmatch(r"[A-Z_]+=.*", word)]
-    program, *arguments = words or ["cd"]
-    if program in ("do", "then"):
-        check_command(arguments)
-    elif program in ("python", "python3"):
+    program, *arguments = [
+        word for word in words if not re.fullmatch(r"[A-Z_]+=.*|do|then", word)
+    ] or ["cd"]
+    if program in ("python", "python3"):
         check_python(arguments)
     elif program == "torchrun":
         start = next(number for number, word in enumerate(arguments) if word.endswith(".py"))

@@ -154,10 +154,14 @@ def test_cape_shifts_jitters_and_scales_during_training():
 # RoPE and its variants
 
 
+def rope_frequencies(n, D, base=10000.0):
+    return base ** (-2 * n / D)
+
+
 def yarn_frequencies(n, D, length, base=10000.0):
     """Peng et al. 2024, section 3.2, for factor 8: rotations within the training length decide."""
     frequencies = []
-    for frequency in base ** (-2 * n / D):
+    for frequency in rope_frequencies(n, D, base):
         rotations = length * frequency / (2 * np.pi)
         weight = min(max((rotations - 1) / 31, 0), 1)
         frequencies.append((1 - weight) * frequency / 8 + weight * frequency)
@@ -165,16 +169,13 @@ def yarn_frequencies(n, D, length, base=10000.0):
 
 
 ROTARY = {
-    "rope": lambda n, D: 10000.0 ** (-2 * n / D),
-    "rope:base=500": lambda n, D: 500.0 ** (-2 * n / D),
-    "p-rope": lambda n, D: np.where(n < 9, 10000.0 ** (-2 * n / D), 0),
-    "rope-pi:factor=8": lambda n, D: 10000.0 ** (-2 * n / D) / 8,
-    "rope-ntk:factor=8": lambda n, D: (10000.0 * 8 ** (D / (D - 2))) ** (-2 * n / D),
+    "rope": rope_frequencies,
+    "rope-ntk:factor=8": lambda n, D: rope_frequencies(n, D, 10000.0 * 8 ** (D / (D - 2))),
     "yarn:factor=8": lambda n, D: yarn_frequencies(n, D, 64),
-    "yarn:factor=8,length=900": lambda n, D: yarn_frequencies(n, D, 900),
-    "yarn:factor=8,base=500": lambda n, D: yarn_frequencies(n, D, 64, 500.0),
-    "rope-pi:base=500,factor=2": lambda n, D: 500.0 ** (-2 * n / D) / 2,
-    "p-rope:percent=50,base=500": lambda n, D: np.where(n < 6, 500.0 ** (-2 * n / D), 0),
+    "yarn:factor=8,base=500,length=900": lambda n, D: yarn_frequencies(n, D, 900, 500.0),
+    "rope-pi:base=500,factor=2": lambda n, D: rope_frequencies(n, D, 500.0) / 2,
+    "p-rope": lambda n, D: np.where(n < 9, rope_frequencies(n, D), 0),
+    "p-rope:percent=50,base=500": lambda n, D: np.where(n < 6, rope_frequencies(n, D, 500.0), 0),
 }
 
 

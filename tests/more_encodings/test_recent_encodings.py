@@ -36,24 +36,25 @@ def rotated_product(q, k, angle):
     return (z * np.exp(1j * angle)).real.sum(-1)
 
 
-def test_carope_matches_formula():
+def carope_steps(encoding, x):
     """Veisi et al. 2025: pair n of a head is rotated by the sum of f(x_t)^n, n from 1 on."""
-    encoding, x, q, k, logits = case("carope")
     f = 1 / (1 + softplus(x @ numbers(encoding.base.weight).T))  # (B, T, H)
-    steps = f.swapaxes(1, 2)[..., None] ** np.arange(1, D // 2 + 1)  # (B, H, T, D/2)
-
-    def logit(i, j):
-        angle = steps[:, :, j + 1 : i + 1].sum(2)
-        return rotated_product(q[:, :, i], k[:, :, j], angle)
-
-    check_pairs(logits, logit)
+    return f.swapaxes(1, 2)[..., None] ** np.arange(1, D // 2 + 1)
 
 
-def test_selective_rope_matches_formula():
-    encoding, x, q, k, logits = case("selective-rope:rank=3")
+def selective_rope_steps(encoding, x):
     phi = x @ numbers(encoding.down.weight).T @ numbers(encoding.up.weight).T  # (B, T, H D/2)
     phi = phi.reshape(B, T, H, D // 2) + np.exp(numbers(encoding.b))
-    steps = phi.swapaxes(1, 2) / 10000 ** (2 * np.arange(D // 2) / D)
+    return phi.swapaxes(1, 2) / 10000 ** (2 * np.arange(D // 2) / D)
+
+
+@pytest.mark.parametrize(
+    "pe, steps_of", [("carope", carope_steps), ("selective-rope:rank=3", selective_rope_steps)]
+)
+def test_running_angles_match_formula(pe, steps_of):
+    """Pairs are rotated by the sum of the steps (B, H, T, D/2) between key and query."""
+    encoding, x, q, k, logits = case(pe)
+    steps = steps_of(encoding, x)
 
     def logit(i, j):
         return rotated_product(q[:, :, i], k[:, :, j], steps[:, :, j + 1 : i + 1].sum(2))
