@@ -28,7 +28,7 @@ from torch import Tensor
 import attention
 import pe_spec
 import posenc
-from errors import InputError
+from errors import InputError, refusing
 from evaluation import bias_statistics
 from evaluation.record_schema import FineTuning, Number
 from evaluation.runner import shards_for_run
@@ -411,11 +411,9 @@ def read_run(path: str) -> tuple[dict, tuple, str]:
         losses, parameters = read_losses(run)
     if not losses:
         raise InputError(f"{run} has no training losses: remove it")
-    try:
+    kinds = OSError, ValueError, RecursionError, yaml.YAMLError
+    with refusing(f"{path} cannot be read", REMEDY, kinds):
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path} cannot be read ({reason}): {REMEDY}") from None
     check(settings, Settings, path, REMEDY)
     found = {key: settings.get(key) for key in ("pe", "size", "objective", "seed")}
     found |= {"run": run.name, "losses": losses, "step": losses[-1][0]}

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from errors import InputError
+from errors import InputError, refusing
 from model import GPT, optimizer_step
 from text_data import data_loader
 from text_data.shards import Shards
@@ -362,15 +362,13 @@ class Trainer:
         """Restore optimizer and random states; return step and data position."""
         if not checkpoint:
             return 0, {"epoch": 0, "index": 0}
-        try:
+        what = "--resume: the optimizer or random state does not fit this network"
+        remedy = "use an earlier checkpoint, or start a new run with --init_from"
+        kinds = AttributeError, KeyError, RuntimeError, TypeError, ValueError
+        with refusing(what, remedy, kinds):
             restore_optimizer(self.optimizer, self.scaler, checkpoint)
             if self.rank < len(checkpoint["rng"]):
                 devices.set_random_state(checkpoint["rng"][self.rank], self.device)
-        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
-            what = f"the optimizer or random state does not fit this network ({reason})"
-            remedy = "use an earlier checkpoint, or start a new run with --init_from"
-            raise InputError(f"--resume: {what}: {remedy}") from None
         return checkpoint["step"], checkpoint["sampler"]
 
     def compile_and_wrap(self) -> tuple:

@@ -14,7 +14,7 @@ import torch
 from benchmarking import baselines
 from benchmarking.cases import generation_cases, generation_task, train_case
 from benchmarking.setting import SEED, BenchmarkCase, Setting, interleave
-from errors import InputError
+from errors import InputError, one_line
 from model import GPT, GPTConfig
 
 PRODUCT_SIZE = {"cpu": 2048, "cuda": 8192}  # rows and columns of the matrices
@@ -93,7 +93,7 @@ def measure_rows(setting: Setting, repeats: int, skipped: dict[str, str]) -> Ite
         try:
             ours, theirs = build(name.removesuffix(LLAMA), with_block)
         except (InputError, ImportError) as error:
-            skipped[label] = " ".join(str(error).split())
+            skipped[label] = one_line(error)
             print(f"{label}: skipped, {error}")
             continue
         if not theirs.is_supported(label):

@@ -31,6 +31,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.hub import cached_file
 
+from attention import at_least_float32
 from kv_cache import Cache, LayerCache
 from model import GPT, GPTConfig
 
@@ -356,11 +357,6 @@ def hash_file(path: str | Path) -> str:
     """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Return x as float32, or as float64 if it is."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def is_padded(attention_mask: Tensor | None) -> TypeGuard[Tensor]:

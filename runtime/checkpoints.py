@@ -40,7 +40,7 @@ import torch
 from torch import Tensor, nn
 
 from attention import resolve_paths
-from errors import InputError
+from errors import InputError, refusing
 from model import GPT, GPTConfig
 
 FILE_NAME = "checkpoint_{:07d}.pt"
@@ -319,12 +319,9 @@ def cast_blocks(model: GPT, dtype: torch.dtype) -> None:
 
 def load_weights(model: GPT, weights: dict, run: str | Path) -> None:
     """Load a state_dict; raise InputError for other shapes, NaN or Inf."""
-    try:
+    what = f"the weights in {run} belong to another architecture"
+    with refusing(what, "use another run", RuntimeError):
         model.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        what = f"the weights in {run} belong to another architecture ({reason})"
-        raise InputError(f"{what}: use another run") from None
     check_finite(model, run)
 
 

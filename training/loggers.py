@@ -10,7 +10,7 @@ import html
 import textwrap
 from pathlib import Path
 
-from errors import InputError
+from errors import InputError, one_line
 
 
 class WandbLogger:
@@ -39,9 +39,8 @@ class WandbLogger:
                 resume="allow",
             )
         except self.wandb.errors.Error as error:
-            reason = " ".join(str(error).split())
             remedy = "run `wandb login`, or set WANDB_MODE=offline"
-            raise InputError(f"wandb: {reason}: {remedy}") from None
+            raise InputError(f"wandb: {one_line(error)}: {remedy}") from None
         self.run.define_metric("*", step_metric="step")
 
     def log(self, values: dict[str, float | str], step: int) -> None:
