@@ -35,12 +35,9 @@ compares; without --check it writes them.
 """
 
 import contextlib
-import glob
 import importlib
 import io
 import shlex
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -71,6 +68,7 @@ from reporting.paper_tables import AGREEMENT_CAPTION, Agreement, Cell
 
 ROOT = Path(__file__).parent
 AGREEMENT = Path("results/paper/README.md")
+POSITIONAL = "records", "JSON files of evaluations or benchmarks"
 
 
 @dataclass
@@ -92,18 +90,16 @@ class Config:
     comparison, as in lr,block_size"""
 
 
-def main(argv=None) -> list[Agreement]:
-    positional = "records", "JSON files of evaluations or benchmarks"
-    config = cli.parse(Config, argv, __doc__, positional)
+def main(argv=None):
+    config = cli.parse(Config, argv, __doc__, POSITIONAL)
     if config.all:
         make_all(config.check)
-        return []
+        return
     if not config.records:
         raise InputError("no records given: see python report.py --help")
     out = Report(config.out_dir)
     report_records(config, out)
     out.write()
-    return [*out.agreements.values()]
 
 
 class Report(Folder):
@@ -149,8 +145,11 @@ def report_records(config: Config, out: Report) -> None:
         )
         if parts := out.add_compared(printed, cells):
             print(out.add("generalization.md", *parts))
-    for make in (tables.loss_table, tables.comparison_table):
-        metric = metrics.LOSSES if make is tables.loss_table else metrics.COMPARISON
+    others = {
+        metrics.LOSSES: tables.loss_table,
+        metrics.COMPARISON: tables.comparison_table,
+    }
+    for metric, make in others.items():
         for stem, record in numbered(metric.stem, found.get(metric, [])):
             out.add_table(stem, make(record))
     report_speeds(speeds, printed, out)
@@ -234,20 +233,20 @@ def read_rows() -> list[dict]:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def files_of(row: dict) -> list[Path]:
-    """Return the committed files of a row, relative to the repository."""
-    *_, flag, out = shlex.split(row["command"])
-    folder = Path(out) if flag == "--out_dir" else Path(out).parent
-    return [folder / name for name in row["files"]]
-
-
-def make_again(row: dict, root: Path) -> list[Agreement]:
-    """Run a row's command in a folder with a copy of results/."""
-    _, *words = shlex.split(row["command"])
-    program = importlib.import_module(words.pop(0).removesuffix(".py"))
-    with contextlib.chdir(root), contextlib.redirect_stdout(io.StringIO()):
-        paths = [sorted(glob.glob(word)) or [word] for word in words]
-        return program.main(sum(paths, [])) or []
+def make_again(row: dict) -> tuple[dict[Path, bytes], list[Agreement]]:
+    """Return a row's files, by path in the repository, and the agreement with papers."""
+    program, *words = shlex.split(row["command"])[1:]
+    with contextlib.chdir(ROOT), contextlib.redirect_stdout(io.StringIO()):
+        if program == "report.py":
+            config = cli.parse(Config, words, __doc__, POSITIONAL)
+            out = Report(config.out_dir)
+            report_records(config, out)
+            files = {out.path / name: out.files[name] for name in row["files"]}
+            return files, [*out.agreements.values()]
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / "plot.png"
+            importlib.import_module("plot").main([*words[:-1], str(made)])
+            return {Path(words[-1]): made.read_bytes()}, []
 
 
 def agreement_page(found: list[tuple[str, Agreement]]) -> str:
@@ -263,52 +262,30 @@ def agreement_page(found: list[tuple[str, Agreement]]) -> str:
     return f"# Agreement with the tables of the papers\n\n{table.text()}\n"
 
 
-def content_of(path: Path) -> bytes | None:
-    """Return a file's content, or None; plots depend on Matplotlib's version."""
-    if not path.is_file():
-        return None
-    return b"" if path.suffix == ".png" else path.read_bytes()
-
-
-def without_row(rows: list[dict]) -> list[str]:
-    """Return the committed tables and plots of results/ that no row makes."""
-    command = ["git", "ls-files", "results/**.md", "results/**.png"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    made = {file for row in rows for file in files_of(row)}
-    files = [Path(name) for name in listed.stdout.splitlines()]
-    return [f"{each}" for each in files if each.name != "README.md" and each not in made]
-
-
 def make_all(check: bool) -> None:
-    """Make all files; check: compare only. Raises InputError if some differ or have no row."""
-    rows, made, agreements = read_rows(), [AGREEMENT], []
-    if unknown := check and without_row(rows):
-        what = f"no row of results/reports.yaml makes {', '.join(unknown)}"
-        raise InputError(f"{what}: add one, or remove the file")
-    with tempfile.TemporaryDirectory() as temporary:
-        root = Path(temporary)
-        shutil.copytree(ROOT / "results", root / "results")
-        for row in rows:
-            files = files_of(row)
-            names = ", ".join(map(str, files))
-            if "needs" in row:
-                print(f"skipped, needs {row['needs']}: {names}")
-                continue
-            for file in files:
-                (root / file).unlink(missing_ok=True)
-            records = shlex.split(row["command"])[2]
-            agreements += [(records, each) for each in make_again(row, root)]
-            made += files
-            print(f"made {names}")
-        (root / AGREEMENT).write_text(agreement_page(agreements), encoding="utf-8")
-        differing = [
-            file for file in made if content_of(root / file) != content_of(ROOT / file)
-        ]
-        for file in () if check else differing:
-            shutil.copyfile(root / file, ROOT / file)
-            print(f"wrote {file}")
+    """Make all files; check: compare only. Raises InputError if some differ."""
+    made, agreements = {}, []
+    for row in read_rows():
+        if "needs" in row:
+            print(f"skipped, needs {row['needs']}: {', '.join(row['files'])}")
+            continue
+        files, found = make_again(row)
+        records = shlex.split(row["command"])[2]
+        agreements += [(records, each) for each in found]
+        made |= files
+        print(f"made {', '.join(map(str, files))}")
+    made[AGREEMENT] = agreement_page(agreements).encode()
+    differing = []
+    for path, content in made.items():
+        file = ROOT / path
+        is_plot = path.suffix == ".png"  # depends on Matplotlib's version
+        if not file.is_file() or (not is_plot and file.read_bytes() != content):
+            differing.append(str(path))
+            if not check:
+                file.write_bytes(content)
+                print(f"wrote {path}")
     if check and differing:
-        names = ", ".join(map(str, differing))
+        names = ", ".join(differing)
         raise InputError(f"not what the records give: {names}: python report.py --all true")
 
 

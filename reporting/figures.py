@@ -5,16 +5,17 @@ at the right lists the labels in the order of the lines' ends.
 """
 
 import contextlib
+import math
 import zlib
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from reporting.columns import Column, describe_models
 from reporting.tables import cases, describe_setup
-
-Points = list[tuple[float, float]]  # (x, y)
 
 NAMED = {
     "cable": "#0072b2",
@@ -58,40 +59,30 @@ MAX_DRAWN = 1e12  # larger perplexities are only in the table
 BANDS = "bands: ± standard deviation over seeds, or standard error of one seed"
 
 
-@dataclass
-class Line:
+class Line(NamedTuple):
     """A labeled line of a plot. A line without points is not drawn."""
 
     label: str
-    points: Points = field(default_factory=list)
-    errors: list[tuple[float | None, float | None]] = field(default_factory=list)
-    """height of the error band below and above each point; None: no band"""
-
-    def add(self, x: float, y: float, below: float | None, above: float | None) -> None:
-        """Add a point with its errors."""
-        self.points.append((x, y))
-        self.errors.append((below, above))
+    points: list[tuple[float, ...]]
+    """x, y or, with an error band, x, y, its ends; NaN: no band"""
 
 
 def styles(labels: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return {label: color, linestyle, marker}, distinct and equal in every figure.
 
     A label without a color of its own gets one by its hash. If another
-    label of the figure has it, it gets the next free one.
+    label of the figure has it, it gets the next of the least used ones.
     """
     names, total = [*NAMED], len(COLORS)
-    free, found = [], {}
-    for place, label in enumerate(
-        sorted({*labels}, key=lambda label: (label not in NAMED, label))
-    ):
+    used, found = Counter(), {}
+    for label in sorted({*labels}, key=lambda label: (label not in NAMED, label)):
         if label in NAMED:
             first = names.index(label)
         else:
             first = RESERVED + zlib.crc32(f"{SALT} {label}".encode()) % (total - RESERVED)
-        free = free or [*range(total)]
-        number = (first + min((each - first) % total for each in free)) % total
-        free.remove(number)
-        turn = place // total  # colors are used again, with other dashes and markers
+        number = min([*range(first, total), *range(first)], key=lambda each: used[each])
+        turn = used[number]  # colors are used again, with other dashes and markers
+        used[number] += 1
         dashes = DASHES[(number // len(MARKERS) + turn) % len(DASHES)]
         marker = MARKERS[(number + turn) % len(MARKERS)]
         found[label] = {"color": COLORS[number], "linestyle": dashes, "marker": marker}
@@ -114,17 +105,19 @@ def by_length(
     """
     lines = []
     for column in columns:
-        lines.append(line := Line(column.label))
+        lines.append(line := Line(column.label, []))
         for length in column.lengths():
             mean = column.mean(length)
             if mean is not None and mean <= MAX_DRAWN:
-                line.add(length, mean, *2 * [column.error(length)])
+                error = column.error(length)
+                error = math.nan if error is None else error
+                line.points.append((length, mean, mean - error, mean + error))
     panels = [(y_label, lines)]
     close = _close_to_lowest(lines)
     number = sum(bool(line.points) for line in close)
     if close_up and MIN_CLOSE_LINES <= number < len(lines):
         panels.append((f"{y_label}, close-up", close))
-    has_bands = any(above is not None for line in lines for _, above in line.errors)
+    has_bands = any(math.isfinite(end) for line in lines for *_, end in line.points)
     title = describe_models(columns) + (f"\n{BANDS}" if has_bands else "")
     trained_at = {column.trained_at for column in columns}
     draw_lines(file, title, panels, x_label, y_scale, trained_at=trained_at, **options)
@@ -133,11 +126,11 @@ def by_length(
 def _close_to_lowest(lines: list[Line]) -> list[Line]:
     """Return lines; any not close to the lowest everywhere has no points."""
     lowest, close = {}, []
-    for x, y in (point for line in lines for point in line.points):
+    for x, y, *_ in (point for line in lines for point in line.points):
         lowest[x] = min(y, lowest.get(x, y))
     for line in lines:
-        places = {x for x, y in line.points if y < CLOSE * lowest[x]}
-        close.append(line if places == lowest.keys() else Line(line.label))
+        places = {x for x, y, *_ in line.points if y < CLOSE * lowest[x]}
+        close.append(line if places == lowest.keys() else Line(line.label, []))
     return close
 
 
@@ -175,18 +168,14 @@ def speeds(result: dict, file) -> None:
 
     The dense path is only in the table. Bands: quartiles of the rounds.
     """
-    throughput, memory = {}, {}
+    throughput, memory = defaultdict(list), defaultdict(list)
     for context, name, entry in cases(result):
         if entry and not name.endswith(" dense"):
-            rate = entry["tokens_per_second"]
             low, high = entry["tokens"] / np.quantile(entry["seconds"], (0.75, 0.25))
-            throughput.setdefault(name, Line(name)).add(
-                context, rate, rate - low, high - rate
-            )
-            memory.setdefault(name, Line(name)).add(
-                context, entry["memory"] / 1e6, None, None
-            )
-    panels = [("tokens/s", [*throughput.values()]), ("memory (MB)", [*memory.values()])]
+            throughput[name].append((context, entry["tokens_per_second"], low, high))
+            memory[name].append((context, entry["memory"] / 1e6))
+    numbers = {"tokens/s": throughput, "memory (MB)": memory}
+    panels = [(name, [*map(Line, by, by.values())]) for name, by in numbers.items()]
     note = f"medians of {result['repeats']} rounds; bands: quartiles"
     draw_lines(file, f"{describe_setup(result)}\n{note}", panels, "context (tokens)")
 
@@ -211,7 +200,7 @@ def draw_lines(
         all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
         for axes, (y_label, lines) in zip(all_axes, panels, strict=True):
             axes.set(xscale=x_scale, yscale=y_scale)
-            places = {x for line in lines for x, _ in line.points}.union(trained_at)
+            places = {x for line in lines for x, *_ in line.points}.union(trained_at)
             if x_scale == "log" and len(places) == 1:  # Matplotlib would divide by zero
                 axes.set_xlim(min(places) / 2, 2 * max(places))
             if level is not None:
@@ -232,18 +221,19 @@ def draw_panel(
     for line in lines:
         if not line.points:
             continue
-        x, y = np.transpose(line.points)
+        x, y, *ends = np.transpose(line.points)
         style = {"label": line.label, "markersize": 4} | style_of[line.label]
         style |= {} if has_markers else {"marker": ""}
         style |= {"linestyle": "-", "linewidth": 0.8} if len(x) > MANY_POINTS else {}
         handles += axes.plot(x, y, **style)
-        if line.errors:
-            below, above = np.array(line.errors, float).T  # None: NaN
-            low = np.maximum(y - below, y / 10) if axes.get_yscale() == "log" else y - below
+        if ends:
+            low, high = ends
+            if axes.get_yscale() == "log":
+                low = np.maximum(low, y / 10)
             if len(x) > 1:
-                axes.fill_between(x, low, y + above, color=style["color"], alpha=0.12, lw=0)
+                axes.fill_between(x, low, high, color=style["color"], alpha=0.12, lw=0)
             else:
-                axes.vlines(x, low, y + above, color=style["color"], linewidth=1)
+                axes.vlines(x, low, high, color=style["color"], linewidth=1)
     handles.sort(key=lambda handle: -handle.get_ydata()[-1])
     outside = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}
     legend = axes.legend(handles=handles, fontsize=9, handlelength=3, **outside)

@@ -125,7 +125,8 @@ def test_close_up_has_the_lines_near_the_lowest(drawn, tmp_path):
     assert labels_of(wide) == ["cable", "alibi", "rope", "learnable", "fox"]
     assert labels_of(close) == ["cable", "alibi", "fox"] == labels_of(all_close)
     assert labels_of(two) == ["cable", "alibi", "rope", "learnable"]
-    assert wide[1].points == [(256, 4.2), (512, 4.5)] and wide[3].points == [(256, 4.0)]
+    assert [point[:2] for point in wide[1].points] == [(256, 4.2), (512, 4.5)]
+    assert [point[:2] for point in wide[3].points] == [(256, 4.0)]
 
 
 def test_lines_have_the_deviation_over_seeds(drawn, tmp_path):
@@ -136,12 +137,10 @@ def test_lines_have_the_deviation_over_seeds(drawn, tmp_path):
     plot(records[:1], tmp_path / "plot.png")
     (((line,),), title), (((single,),), _) = drawn
     assert re.match(r"toy \(val\), .* model.*, trained at 256 tokens, 2 seeds\nbands: ± ", title)
-    assert line.points == [(256, pytest.approx(4.1))]
-    assert line.errors == [(pytest.approx(0.1414, abs=1e-4),) * 2]
-    assert [x for x, _ in single.points] == [256, 512]
-    entry = records[0]["lengths"]["256"]
-    assert (None, None) not in single.errors
-    assert single.errors[0] == (pytest.approx(entry["loss_se"] * entry["perplexity"]),) * 2
+    assert line.points == [pytest.approx((256, 4.1, 4.1 - 0.1414, 4.1 + 0.1414), abs=1e-4)]
+    error = 0.004 * 4.0  # standard error of the loss times perplexity
+    assert single.points[0] == pytest.approx((256, 4.0, 4.0 - error, 4.0 + error))
+    assert [x for x, *_ in single.points] == [256, 512]
     plot([record("cable", {256: math.inf})], tmp_path / "plot.png", close_up=True)  # no line
 
 
