@@ -1,7 +1,5 @@
 """Result tables: by context length, HellaSwag accuracy, losses, speed."""
 
-import math
-import operator
 import statistics
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -87,22 +85,27 @@ def _spread(lengths: list[int], most: int) -> list[int]:
 
 def accuracy_table(records: list[dict]) -> Table:
     """Return a table of eval_hellaswag.py: percent ± standard error."""
-    cells = [["", "acc", "acc_norm", "examples"]]
+    rows = []
     for column in make_columns(records, key=""):
         for record in column.records:
-            numbers = [record[key] for key in ("acc", "acc_se", "acc_norm", "acc_norm_se")]
-            acc, error, *norm = (format_number(n and 100 * n) for n in numbers)
-            is_one = len(column.records) == 1
-            label = column.label if is_one else f"{column.label}, seed {record['seed']}"
-            row = [label, f"{acc} ± {error}", " ± ".join(norm), f"{record['examples']:,}"]
-            cells.append(row)
+            label = column.label
+            if len(column.records) > 1:
+                label += f", seed {record['seed']}"
+            row = {"": label}
+            for key in ("acc", "acc_norm"):
+                value, error = record[key], record[f"{key}_se"]
+                error = None if error is None else 100 * error
+                row[key] = f"{format_number(100 * value)} ± {format_number(error)}"
+            rows.append(row | {"examples": f"{record['examples']:,}"})
     splits = " and ".join(sorted({record["data"]["split"] for record in records}))
     tokens = " and ".join(sorted({token_kind(record) for record in records}))
     caption = (
         f"HellaSwag ({splits}): accuracy in percent ± standard error, computed as in "
         f"lm-evaluation-harness; {tokens}, no <|endoftext|> before the context; chance is 25."
     )
-    return Table(cells, caption=escape_markdown(caption))
+    table = Table.from_rows(rows)
+    table.caption = escape_markdown(caption)
+    return table
 
 
 def token_kind(record: dict) -> str:
@@ -252,19 +255,17 @@ def comparison_table(record: dict) -> Table:
     result, rows = record["compare"], []
     for row in result["rows"]:
         ours, theirs = row["seconds"]["ours"], row["seconds"]["theirs"]
-        logs = [math.log(b) - math.log(a) for a, b in zip(ours, theirs, strict=True)]
-        of_peak = None
-        product = row["seconds"].get("product")
+        of_peak, product = None, row["seconds"].get("product")
         if row.get("flops") and row.get("product_flops") and product:
-            relative = map(operator.truediv, product, ours)
-            of_peak = row["flops"] / row["product_flops"] * statistics.median(relative)
+            relative = np.median(np.divide(product, ours))
+            of_peak = float(row["flops"] / row["product_flops"] * relative)
         rows.append(
             {
                 "task": ", ".join(filter(None, (row["task"], row.get("encoding")))),
                 "against": row["against"],
                 "ours (tokens/s)": row["tokens"] / statistics.median(ours),
                 "theirs (tokens/s)": row["tokens"] / statistics.median(theirs),
-                "ratio": intervals.ratio_of_rounds(logs),
+                "ratio": intervals.ratio_of_rounds(np.log(np.divide(theirs, ours))),
                 "of peak": of_peak,
             }
         )
