@@ -61,7 +61,7 @@ def main(argv=None):
     prompts = read_prompts(config)
     device, dtype = devices.select_device(config.device, config.dtype)
     model, checkpoint = load_model(config.run[0], device)
-    prepare_generation(model, dtype, config.compile)
+    prepare_generation(model, dtype)
     tokenizer = run_tokenizer(config.run[0], checkpoint)
     model.set_vocabulary(tokenizer.vocab_size)
     limit = model.max_context

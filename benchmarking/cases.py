@@ -150,7 +150,7 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     model = setting.build_model(pe, GPTConfig.block_size).eval()
     if setting.context > (model.max_context or setting.context):
         return {}
-    sampling.prepare_generation(model, setting.dtype, setting.compile)
+    sampling.prepare_generation(model, setting.dtype)
     prompt, new_tokens = generation_task(setting, model.config.vocab_size)
     # The first new token comes from reading the prompt, which is not timed.
     options = sampling.SamplingConfig(

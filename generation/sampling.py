@@ -141,52 +141,22 @@ def sample_token(
     return (index if tokens is None else tokens.gather(-1, index))[:, 0]
 
 
-class PackedLinear(nn.Module):
-    """A bfloat16 Linear layer on a CPU whose weight oneDNN packed once."""
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), 1)
-        self.weight = nn.Parameter(packed, requires_grad=False)
-        self.bias = linear.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the bfloat16 output (..., out) of x (..., in)."""
-        x = x.to(torch.bfloat16)
-        linear = torch.ops.mkldnn._linear_pointwise.default
-        return linear(x, self.weight, self.bias, "none", [], "")
-
-
-def can_pack(weight: Tensor) -> bool:
-    """Return whether `PackedLinear` supports a weight."""
-    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
-        return False
-    mkldnn = torch.ops.mkldnn
-    return torch.backends.mkldnn.is_available() and mkldnn._is_mkldnn_bf16_supported()
-
-
-def prepare_generation(model: GPT, dtype: torch.dtype, compile: bool = False) -> None:
+def prepare_generation(model: GPT, dtype: torch.dtype) -> None:
     """Cast the weights of all matrix products for autocast to `dtype`.
 
     Call it when the model is on its device; the model can then only
     generate. On a CPU the product with one row reads all weights. In
     float32, those (out, in) with out >= in are stored by columns, which
-    halves its time. In bfloat16, Linear layers of blocks become
-    `PackedLinear`, unless the step is compiled; the embedding, in which
-    tokens are looked up, does not.
+    halves its time.
     """
     cast_blocks(model, dtype)
-    tables = {model.wte, model.output_layer}
+    tables = [model.wte, model.output_layer]
     for table in tables:
         table.to(dtype)
-    for name, module in [*(("", table) for table in tables), *model.h.named_modules()]:
-        if not isinstance(module, nn.Linear | nn.Embedding):
-            continue
-        rows, columns = module.weight.shape
-        by_columns = module.weight.device.type == "cpu" and dtype == torch.float32
-        if by_columns and rows >= columns:
-            module.weight.data = module.weight.data.T.contiguous().T
-        if not name or compile or not isinstance(module, nn.Linear):
-            continue
-        if can_pack(module.weight):
-            model.h.set_submodule(name, PackedLinear(module))
+    if model.wte.weight.device.type != "cpu" or dtype != torch.float32:
+        return
+    for module in [*tables, *model.h.modules()]:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            rows, columns = module.weight.shape
+            if rows >= columns:
+                module.weight.data = module.weight.data.T.contiguous().T

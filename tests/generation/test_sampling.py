@@ -89,11 +89,10 @@ def test_weights_by_columns_give_the_same_tokens(pe, model):
 def test_generation_in_bfloat16_is_as_exact_as_one_dense_pass(pe, model):
     """Cached logits of cast weights, against float32 arithmetic with the same weights."""
     cast, exact, tokens = model(pe), model(pe), torch.randint(257, (2, 16))
-    sampling.prepare_generation(cast, torch.bfloat16, compile=True)  # plain weights
+    sampling.prepare_generation(cast, torch.bfloat16)
     exact.load_state_dict(cast.state_dict())
     dense = copy.deepcopy(cast)
     dense.attention_paths = (attention.DENSE,) * len(dense.h)
-    sampling.prepare_generation(cast, torch.bfloat16)
     cache = Cache(cast, 16)
     with torch.inference_mode():
         expected = exact(tokens)
@@ -102,21 +101,6 @@ def test_generation_in_bfloat16_is_as_exact_as_one_dense_pass(pe, model):
             parts = (tokens[:, :5], tokens[:, 5:9], *tokens[:, 9:].split(1, 1))
             cached = torch.cat([cast(part, cache=cache) for part in parts], 1)
     assert (cached.float() - expected).norm() < 1.25 * dense_error
-
-
-@pytest.mark.parametrize("compile", [False, True])
-def test_layers_are_packed_where_onednn_can(compile, model, monkeypatch):
-    """Elsewhere, and in a compiled step, they stay as they are and return the same logits."""
-    cable, tokens = model("cable"), torch.randint(257, (1, 8))
-    packs = sampling.can_pack(cable.wte.weight.bfloat16()) and not compile
-    sampling.prepare_generation(cable, torch.bfloat16, compile)
-    assert isinstance(cable.h[0].mlp.c_fc, sampling.PackedLinear) == packs
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    plain = model("cable")
-    sampling.prepare_generation(plain, torch.bfloat16)
-    assert isinstance(plain.h[0].mlp.c_fc, torch.nn.Linear)
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(cable(tokens), plain(tokens))
 
 
 @pytest.mark.parametrize("pe", ["cable", "rope", "learnable", "fire"])
