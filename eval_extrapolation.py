@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
-from runtime import cli, devices
+from runtime import cli
 
 import numpy as np
 import torch
@@ -112,14 +112,18 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
         )
     lengths = cli.parse_lengths(config.lengths, checkpoint["gpt"]["block_size"])
     text = select_text(shards, lengths, config, mask_rate)
-    protocol = text.protocol
-    words = {  # of the record's file name: one record for each text and protocol
-        f"same-targets{config.targets}": protocol["targets"],
-        "documents": config.within_documents,
-        f"stride{config.stride}": config.stride,
-        f"cache{config.cache_window}": config.cache_window,
-        f"{protocol['spans']}x{protocol['span']}": protocol["span"],
-    }
+    protocol, cache = text.protocol, config.cache_window
+    words = []  # of the record's file name: one record for each text and protocol
+    if protocol["targets"]:
+        words.append(f"same-targets{config.targets}")
+    if config.within_documents:
+        words.append("documents")
+    if config.stride:
+        words.append(f"stride{config.stride}")
+    if cache:
+        words.append(f"cache{cache}")
+    if protocol["span"]:
+        words.append(f"{protocol['spans']}x{protocol['span']}")
     return [
         Plan(
             measure=partial(measure, text=text),
@@ -127,8 +131,8 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
             shards=shards,
             lengths=lengths,
             protocol=protocol,
-            identity={"cache_window": config.cache_window},
-            file_words=([], [word for word, is_set in words.items() if is_set]),
+            identity={"cache_window": cache},
+            file_words=([], words),
         )
     ]
 
@@ -138,12 +142,9 @@ def select_text(
 ) -> Text:
     """Return the text of all lengths; InputError if the settings do not fit."""
     shortest, longest = lengths[0], lengths[-1]
-    same_targets = config.protocol == "same-targets"
-    within = config.within_documents
-    limit = config.max_tokens or math.inf
-    name, value = "stride", config.stride or 0
-    if same_targets:
-        name, value = "targets", config.targets
+    targets = config.targets if config.protocol == "same-targets" else None
+    within, limit = config.within_documents, config.max_tokens or math.inf
+    name, value = ("targets", targets) if targets else ("stride", config.stride or 0)
     if value > shortest:
         raise InputError(
             f"{name} {value} is more than the context length {shortest}: "
@@ -151,29 +152,23 @@ def select_text(
         )
     # raises InputError if the split is too short for one
     windows = data_loader.Windows(shards, longest)
-    protocol = {
-        "name": config.protocol,
-        "stride": config.stride,
-        "targets": config.targets if same_targets else None,
-    }
+    protocol = {"name": config.protocol, "stride": config.stride, "targets": targets}
     if mask_rate:
         protocol["mask_rate"] = mask_rate
-    if not (same_targets or within):
+    if not (targets or within):
         protocol["remainder"] = "counted"  # the end of a text fills a shorter window
-        regions = [(n, 0, len(tokens) - 1) for n, tokens in enumerate(shards.tokens)]
-        if config.windows is None and sum(inputs for *_, inputs in regions) <= limit:
-            protocol |= {"span": None, "spans": None, "overlap": 0.0}
-            return Text(shards, config, protocol, regions)
+    regions = [(n, 0, len(tokens) - 1) for n, tokens in enumerate(shards.tokens)]
+    is_longer = sum(inputs for *_, inputs in regions) > limit
+    if not (targets or within or config.windows or is_longer):
+        protocol |= {"span": None, "spans": None, "overlap": 0.0}
+        return Text(shards, config, protocol, regions)
 
-    count = config.windows or len(windows)
-    if config.max_tokens:
-        count = min(count, max(1, config.max_tokens // longest))
-    step = 1 if same_targets and not within else longest
+    count = int(min(config.windows or len(windows), max(1, limit / longest)))
+    step = 1 if targets and not within else longest
     regions, starts, documents = spread_regions(shards, longest, count, step, within)
     if within:
         protocol["documents"] = documents
-    spacing = starts * step / len(regions)
-    overlap = max(0.0, 1 - spacing / longest)
+    overlap = max(0.0, 1 - starts * step / len(regions) / longest)
     protocol |= {"span": longest, "spans": len(regions), "overlap": overlap}
     return Text(shards, config, protocol, regions)
 
@@ -283,16 +278,15 @@ def sum_losses(
     loaded: LoadedRun, text: Text, windows: list[Window], length: int
 ) -> tuple[np.ndarray, dict[str, dict]]:
     """Return summed losses of windows, (windows,) float64, and curves."""
-    by_shape = {}  # (length, counted) -> numbers of the windows
-    for number, window in enumerate(windows):
-        by_shape.setdefault((window.length, window.counted), []).append(number)
+    shapes = np.array([(window.length, window.counted) for window in windows])
     sums, label = np.zeros(len(windows)), f"at {length:,}"
     mask_rate = text.protocol.get("mask_rate")
     totals = {"by_position": np.zeros((2, length))}  # sums and numbers of losses
     if text.config.within_documents:
         totals["by_offset"] = np.zeros((2, text.protocol["span"]))
-    for (size, counted), numbers in sorted(by_shape.items()):
-        for batch in loaded.batches(np.array(numbers), size, label, "window"):
+    for size, counted in np.unique(shapes, axis=0).tolist():
+        numbers = np.flatnonzero((shapes == (size, counted)).all(1))
+        for batch in loaded.batches(numbers, size, label, "window"):
             starts = [windows[number][:2] for number in batch]
             if mask_rate:
                 inputs, targets, positions = data_loader.read_masked_windows(
@@ -302,19 +296,12 @@ def sum_losses(
                 inputs, targets = data_loader.read_windows(text.shards, starts, size)
                 targets = targets[:, -counted:]
                 positions = torch.arange(size - counted, size).expand(targets.shape)
-            with devices.autocast(loaded.device, loaded.dtype):
-                losses = loaded.model.losses(
-                    inputs.to(loaded.device),
-                    targets.to(loaded.device),
-                    positions.to(loaded.device) if mask_rate else None,
-                    text.config.cache_window,
-                )
-            losses = losses.double().cpu().numpy()  # (B, counted)
-            sums[batch] = losses.sum(1)
             places = {"by_position": positions.numpy()}
-            if "by_offset" in totals:
-                offsets = np.array([[windows[number].offset] for number in batch])
-                places["by_offset"] = positions.numpy() + offsets
+            offsets = np.array([[windows[number].offset] for number in batch])
+            places["by_offset"] = positions.numpy() + offsets
+            masked = positions if mask_rate else None
+            losses = loaded.losses(inputs, targets, masked, text.config.cache_window)
+            sums[batch] = losses.sum(1)
             for name, (total, count) in totals.items():
                 np.add.at(total, places[name], losses)
                 np.add.at(count, places[name], 1)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from runtime import cli, devices, job_report
+from runtime import cli, devices
 from runtime.checkpoints import load_checkpoint, runs_among
 from runtime.validation import find_mismatch
 
@@ -114,19 +114,15 @@ def evaluate(loaded: runner.LoadedRun, examples: list[dict], config: Config) -> 
             scores[item] = log_likelihoods(loaded, pairs[item])
         record["log_likelihoods"] = loaded.sum(scores).tolist()
         record["provenance"] = devices.provenance(loaded.device)
-    else:
-        print(f"{run} is already evaluated")
     for name, right in answered(scores[: len(chosen)], chosen).items():
-        error = float(right.std(ddof=1)) / len(right) ** 0.5 if len(right) > 1 else None
-        record |= {name: float(right.mean()), f"{name}_se": error}
+        record |= runner.mean_with_error(name, right)
+        error = record[f"{name}_se"]
         spread = "—" if error is None else f"{100 * error:.2f}"
-        percent = f"{100 * right.mean():.2f} ± {spread}%"
+        percent = f"{100 * record[name]:.2f} ± {spread}%"
         print(f"{run}: {name} {percent} of {len(chosen)} examples")
-    if loaded.processes.rank == 0:
-        if is_new:
-            runner.write_record(run, path, record)
-        job_report.append(records=[str(path)], repeated=not is_new)
-    print(f"record: {path}")
+    if is_new and loaded.processes.rank == 0:
+        runner.write_record(run, path, record)
+    runner.report_record(run, path, loaded.processes, is_repeated=not is_new)
 
 
 def encode_pair(tokenizer, context: str, continuation: str) -> tuple[list, list]:
@@ -148,15 +144,13 @@ def log_likelihoods(loaded: runner.LoadedRun, pairs: list[tuple[list, list]]) ->
     longest = loaded.model.max_context or cli.LONGEST_LENGTH  # inputs
     sequences = [torch.tensor((x + y)[-1 - max(longest, len(y)) :]) for x, y in pairs]
     endings = [torch.tensor(ending, dtype=torch.int64) for _, ending in pairs]
-    tokens = pad_sequence(sequences, batch_first=True)[:, :-1].to(loaded.device)  # (B, T)
+    tokens = pad_sequence(sequences, batch_first=True)[:, :-1]  # (B, T)
     # (B, t); the loss of -100 is 0.
-    targets = pad_sequence(endings, batch_first=True, padding_value=-100).to(loaded.device)
+    targets = pad_sequence(endings, batch_first=True, padding_value=-100)
     first = [[len(x) - len(y) - 1] for x, y in zip(sequences, endings, strict=True)]
     positions = torch.tensor(first) + torch.arange(targets.size(1))
-    positions = positions.clamp(max=tokens.size(1) - 1).to(loaded.device)
-    with devices.autocast(loaded.device, loaded.dtype):
-        losses = loaded.model.losses(tokens, targets, positions)
-    return -losses.double().sum(1).cpu().numpy()
+    positions = positions.clamp(max=tokens.size(1) - 1)
+    return -loaded.losses(tokens, targets, positions).sum(1)
 
 
 def answered(scores: np.ndarray, examples: list[dict]) -> dict[str, np.ndarray]:

@@ -128,11 +128,9 @@ def measure(
     tokens_per_trial = 2 * (distance + passage)
     label = f"at distance {distance:,}"
     for batch in loaded.batches(np.arange(count), tokens_per_trial, label, "trial"):
-        sequences = trial_sequences(windows, numbers, passage, batch, distance)
-        tokens = sequences.to(loaded.device)
-        with devices.autocast(loaded.device, loaded.dtype):
-            token_losses = loaded.model.losses(tokens[:, :-1], tokens[:, -targets:])
-        losses[:, batch] = token_losses.double().mean(1).view(2, -1).cpu()
+        tokens = trial_sequences(windows, numbers, passage, batch, distance)
+        token_losses = loaded.losses(tokens[:, :-1], tokens[:, -targets:])
+        losses[:, batch] = token_losses.mean(1).reshape(2, -1)
     baseline, repeated = loaded.sum(losses)  # (trials,) each
     saved = baseline - repeated
     perplexity_ratio = math.exp(-saved.mean())
@@ -225,10 +223,7 @@ def measure_accuracy(loaded: LoadedRun, distance: int, sequences: TaskSequences)
             correct = is_correct(loaded.model, tokens[:, :-1], targets, positions)
         percent[trials] = 100 * correct.double().mean(1).cpu()
     loaded.sum(percent)
-    return {
-        "accuracy": float(percent.mean()),
-        "accuracy_se": float(percent.std(ddof=1) / math.sqrt(len(percent))),
-    }
+    return runner.mean_with_error("accuracy", percent)
 
 
 if __name__ == "__main__":

@@ -117,8 +117,7 @@ def measure(loaded: LoadedRun, length: int, windows: Windows, numbers: np.ndarra
     fields = (cumulative <= FIELD_FRACTION).sum(1) + 1
     points = curve_points(length)
     return {
-        "receptive_field": float(fields.mean()),
-        "receptive_field_se": float(fields.std(ddof=1) / math.sqrt(len(fields))),
+        **runner.mean_with_error("receptive_field", fields),
         "cumulative": {
             "tokens": points,
             "share": cumulative[:, np.array(points) - 1].mean(0).tolist(),

@@ -4,48 +4,22 @@ authors_cable  the CABLE authors' network, github.com/axiomlab/Cable, commit
                8bc6b83, if PYTHONPATH has the folder `src` of a clone
 nanogpt        github.com/karpathy/nanoGPT, commit 3adf61e, if NANOGPT names
                the folder of a clone
-eager_fox      the Forgetting Transformer's attention without its kernels
 make_transformers_model  Llama, GPT-NeoX or GPT-2 of transformers
 """
 
-import dataclasses
 import os
 from collections.abc import Callable
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import attention
 from errors import InputError
 from model import GPT, GPTConfig
 
 NANOGPT = "NANOGPT"  # environment variable: folder of a clone
-
-
-def _forgetting_eager(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None) -> Tensor:
-    """Compute causal attention of `fox` as its authors' reference for their kernels.
-
-    Holds logits, biases and weights of all pairs: (B, H, T, T).
-    Arguments: as attention.attend.
-    """
-    log_decay = bias_inputs.k_features[0]  # sums of log gates (B, H, T)
-    logits = (q @ k.mT * scale).float() + (
-        log_decay[..., :, None] - log_decay[..., None, :]
-    )
-    is_later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    return logits.masked_fill(is_later, float("-inf")).softmax(-1).to(v.dtype) @ v
-
-
-def eager_fox(config: GPTConfig) -> GPT:
-    """Return our network of `fox` with the attention of its authors."""
-    model = GPT(dataclasses.replace(config, pe="fox"))
-    path = attention.Path("forgetting-eager", _forgetting_eager)
-    model.attention_paths = (path,) * config.n_layer
-    return model
 
 
 def make_transformers_model(config: GPTConfig, positions: int) -> Any:

@@ -15,13 +15,13 @@ from benchmarking import baselines
 from benchmarking.cases import generation_cases, generation_task, train_case
 from benchmarking.setting import SEED, BenchmarkCase, Setting, interleave
 from errors import InputError, one_line
-from model import GPT, GPTConfig
+from model import GPTConfig
 
 PRODUCT_SIZE = {"cpu": 2048, "cuda": 8192}  # rows and columns of the matrices
 
 LLAMA = ", llama block"  # after an encoding
 Pair = tuple[BenchmarkCase, BenchmarkCase]  # ours, theirs
-Network = Callable[[GPTConfig], GPT | baselines.OtherNetwork]
+Network = Callable[[GPTConfig], baselines.OtherNetwork]
 
 
 def train(network: Network, pe: str, setting: Setting) -> Pair:
@@ -69,7 +69,6 @@ STEP = "training step"
 ROWS: list[tuple[str, str, str, Callable[[str, Setting], Pair]]] = [
     (STEP, "learnable", "nanoGPT", partial(train, baselines.nanogpt)),
     (STEP, "cable-v1", "CABLE authors", partial(train, baselines.authors_cable)),
-    (STEP, "fox", "Forgetting Transformer, eager", partial(train, baselines.eager_fox)),
     (STEP, f"rope{LLAMA}", "transformers", partial(train, baselines.llama)),
     ("generation", f"rope{LLAMA}", "transformers", generate),
     ("generation", "learnable", "transformers", generate),

@@ -50,19 +50,18 @@ def t_quantile(degrees: int) -> float:
     return float(special.stdtrit(degrees, 0.975))
 
 
-def perplexity_ratio(pairs: Sequence[tuple[dict, dict]], paired: bool = True) -> Interval:
+def perplexity_ratio(pairs: Sequence[tuple[dict, dict]]) -> Interval:
     """Return the ratio of two perplexities, first over second.
 
-    pairs: for each seed, entries of eval_extrapolation.py, of the same
-    text if `paired`. Entries without losses of blocks, or with
-    different numbers of predictions, are compared by standard errors.
-    NaN or Inf: no interval.
+    pairs: for each seed, entries of eval_extrapolation.py. Entries
+    without losses of blocks, or with different numbers of predictions,
+    are compared by standard errors. NaN or Inf: no interval.
     """
     differences = [first["loss"] - second["loss"] for first, second in pairs]
     if not np.isfinite(differences).all():
-        return Interval(float(np.mean(differences)), seeds=len(pairs), paired=paired).exp()
+        return Interval(float(np.mean(differences)), seeds=len(pairs)).exp()
     segments = None
-    if paired and all(a.get("tokens") == b.get("tokens") for a, b in pairs):
+    if all(a.get("tokens") == b.get("tokens") for a, b in pairs):
         segments = segment_losses([entry for pair in pairs for entry in pair])
     if segments is None:
         losses = [[(entry["loss"], entry["loss_se"]) for entry in pair] for pair in pairs]

@@ -16,6 +16,7 @@ from unittest import mock
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import vector_to_parameters
 
 import attention
 import pe_spec
@@ -310,12 +311,18 @@ def _triton_bias(encoding, q_features: tuple, k_features: tuple) -> Tensor:
     if kind == "distance":
         return numbers["table"][:, d][None]
     if kind == "piecewise-linear":
-        g = numbers["g"].expand(1, -1, T)[0, :, :, None]
-        ratio = (numbers["table"][:, d] * g).expand(H, T, T).flatten(1).contiguous()
-        ends, slopes, intercepts = numbers["pieces"].unbind(1)  # (H, K) each
-        piece = torch.searchsorted(ends[:, :-1].contiguous(), ratio)
-        bias = slopes.gather(1, piece) * ratio + intercepts.gather(1, piece)
-        return bias.view(1, H, T, T)
+        ratio = (numbers["table"][:, d] * numbers["g"][..., None])[
+            ..., None
+        ]  # (1, H, T, T, 1)
+        ends, slopes, intercepts = numbers["pieces"][:, :, None, None].unbind(
+            1
+        )  # (H, 1, 1, K)
+        piece = (ratio > ends[..., :-1]).sum(-1, keepdim=True)
+        values = (
+            torch.take_along_dim(each[None], piece, -1) for each in (slopes, intercepts)
+        )
+        slope, intercept = values
+        return (slope * ratio + intercept)[..., 0]
     difference = numbers["s_i"][..., None] - numbers["s_j"][..., None, :]
     difference = numbers["g"][..., None] * difference
     return difference if kind == "decay" else -difference.square().log1p()
@@ -416,15 +423,14 @@ def check_gradients(spec: str, causal: bool) -> Measurements:
     @torch.no_grad()
     def is_constant(parameter: Tensor) -> bool:
         """Return whether it adds to whole rows, as in fire: the softmax cancels that."""
-        if encoding.bias is None:
+        before = dense_bias(encoding, x, 2)
+        if before is None:
             return False
-        before = bias_of_pairs(encoding, *encoding.features(x, pos), 2)
         parameter += 1
-        steps = bias_of_pairs(encoding, *encoding.features(x, pos), 2) - before
+        steps = np.tril(dense_bias(encoding, x, 2) - before)
         parameter -= 1
-        steps = steps.expand(1, 2, 9, 9)
-        spread = (steps - steps[..., :1]).tril().abs().max()
-        return spread.item() < 1e-9 < steps.tril().abs().max().item()
+        spread = np.tril(steps - steps[..., :1])
+        return np.abs(spread).max() < 1e-9 < np.abs(steps).max()
 
     for tensor in named.values():
         tensor.requires_grad_()
@@ -444,20 +450,18 @@ def difference_error(
     loss: Callable[[], Tensor], tensors: list[Tensor], gradients: list[Tensor], step: float
 ) -> float:
     """Return the error of a directional derivative over the gradient's norm."""
+    flat = [torch.cat([x.flatten() for x in each]) for each in (tensors, gradients)]
+    start, gradient = flat
     generator = torch.Generator().manual_seed(0)
-    options: Any = {"generator": generator, "dtype": torch.float64}
-    directions = [torch.randn(tensor.shape, **options) for tensor in tensors]
+    direction = torch.randn(len(start), generator=generator, dtype=torch.float64)
     losses = []
-    saved = [tensor.clone() for tensor in tensors]
-    for sign in (1, -1, 0):
-        for tensor, start, direction in zip(tensors, saved, directions, strict=True):
-            tensor.copy_(start + sign * step * direction)
+    for sign in (1, -1, 0):  # 0 restores the tensors
+        vector_to_parameters(start + sign * step * direction, tensors)
         losses.append(loss().item())
     difference = (losses[0] - losses[1]) / (2 * step)
-    pairs = zip(gradients, directions, strict=True)
-    derivative = sum((gradient * direction).sum().item() for gradient, direction in pairs)
-    norm = sum(gradient.square().sum().item() for gradient in gradients) ** 0.5
-    return abs(derivative - difference) / max(norm, abs(difference), 1e-3)
+    derivative = (gradient @ direction).item()
+    scale = max(gradient.norm().item(), abs(difference), 1e-3)
+    return abs(derivative - difference) / scale
 
 
 @check("bfloat16, far tokens")

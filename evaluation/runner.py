@@ -20,6 +20,7 @@ meanwhile.
 
 import contextlib
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,6 +139,21 @@ class LoadedRun:
                 yield batch
                 bar.update(len(batch))
 
+    def losses(
+        self,
+        tokens: torch.Tensor,
+        targets: torch.Tensor,
+        positions: torch.Tensor | None = None,
+        cache_window: int | None = None,
+    ) -> np.ndarray:
+        """Return the losses (B, t) float64 of targets on the CPU; as GPT.losses."""
+        tensors = (
+            None if x is None else x.to(self.device) for x in (tokens, targets, positions)
+        )
+        with devices.autocast(self.device, self.dtype):
+            losses = self.model.losses(*tensors, cache_window)
+        return losses.double().cpu().numpy()
+
     def sum(self, array: np.ndarray) -> np.ndarray:
         """Return the sum of the arrays of all ranks, computed in place."""
         self.processes.sum(torch.from_numpy(array))
@@ -222,20 +238,12 @@ def _evaluate(loaded: LoadedRun, plan: Plan, path: Path) -> dict:
     identity = {**loaded.identity(), **text, **plan.identity}
 
     def measure(length: int) -> dict | None:
-        inputs = length + plan.extra_inputs
-        if inputs > (loaded.model.max_context or inputs):  # not supported
-            return None
-        return plan.measure(loaded, length)
+        limit = loaded.model.max_context or math.inf
+        is_supported = length + plan.extra_inputs <= limit
+        return plan.measure(loaded, length) if is_supported else None
 
-    record = update_record(
-        loaded.path,
-        path,
-        identity,
-        plan.lengths,
-        measure,
-        loaded.device,
-        loaded.processes,
-    )
+    ranks = loaded.device, loaded.processes
+    record = update_record(loaded.path, path, identity, plan.lengths, measure, *ranks)
     return record["lengths"]
 
 
@@ -319,39 +327,52 @@ def update_record(
     """
     header = make_header(run, identity)
     processes = processes or distributed.Processes()
-    known = {}
-
-    def read_known() -> None:
-        if processes.rank == 0:
-            known.update(existing_record(path, identity).get("lengths", {}))
-
-    processes.run_on_all_ranks(read_known)
+    known = processes.gather(_known_results(path, identity))[0]
     if path.exists() and not known:
         print(
             f"{path} is of another checkpoint, dtype or setting: its results are replaced"
         )
-    is_repeated = all(str(length) in known for length in lengths)
-    if is_repeated:
-        print(f"{run} is already evaluated")
-    for length in lengths:
-        read_known()
-        if processes.any(str(length) in known):
+    missing = [length for length in lengths if str(length) not in known]
+    for length in missing:
+        known |= processes.gather(_known_results(path, identity))[0]
+        if str(length) in known:  # another evaluation has added it
             continue
-        result = measure(length)
+        known[str(length)] = measure(length)
         if processes.rank:
             continue
-        known[str(length)] = result
         origin = {**devices.provenance(device), **facts}
         with locked(path):
-            read_known()
+            known |= _known_results(path, identity)
             results = dict(sorted(known.items(), key=lambda item: int(item[0])))
             record = {**header, "lengths": results, "provenance": origin}
             write_record(run, path, record)
+    report_record(run, path, processes, is_repeated=not missing)
+    return {**header, "lengths": {str(length): known[str(length)] for length in lengths}}
+
+
+def _known_results(path: Path, identity: dict) -> dict:
+    return existing_record(path, identity).get("lengths", {})
+
+
+def report_record(
+    run: str | Path, path: Path, processes: distributed.Processes, is_repeated: bool
+) -> None:
+    """Print a record's path, and report it to run_experiment.py."""
+    if is_repeated:
+        print(f"{run} is already evaluated")
     print(f"record: {path}")
     if processes.rank == 0:
         job_report.append(records=[str(path)], repeated=is_repeated)
-    known = processes.gather(known)[0]
-    return {**header, "lengths": {str(length): known[str(length)] for length in lengths}}
+
+
+def mean_with_error(name: str, values: np.ndarray) -> dict[str, float | None]:
+    """Return fields of an entry: the mean of (n,) values, and its standard error.
+
+    The error of a single value is None.
+    """
+    count = len(values)
+    error = float(values.std(ddof=1) / math.sqrt(count)) if count > 1 else None
+    return {name: float(values.mean()), f"{name}_se": error}
 
 
 def write_record(run: str | Path, path: Path, record: dict) -> None:

@@ -37,16 +37,13 @@ def test_nanogpt_is_built_from_its_folder(tmp_path, monkeypatch):
     assert vars(network.config) == shape | {"dropout": 0.0, "bias": True}
 
 
-def test_training_of_fox_is_compared_with_the_eager_path():
-    """Both are the same network with the same batch."""
-    ours, theirs = comparison.train(baselines.eager_fox, "fox", SHAPE)
-    assert ours.tokens == theirs.tokens == 16 and ours.flops == theirs.flops
-    model = SHAPE.build_model("fox", 8)
-    torch.manual_seed(1)
-    eager = baselines.eager_fox(model.config)
-    assert {path.name for path in eager.attention_paths} == {"forgetting-eager"}
-    batch = SHAPE.make_batch(64)
-    torch.testing.assert_close(model(*batch), eager(*batch))
+def test_training_is_compared_with_a_llama_of_the_same_shape():
+    """The same parameters and tokens; grouped keys, and an MLP of three matrices."""
+    shape = {"vocab_size": 64, "block": "llama", "qk_norm": False, "n_kv_head": 2}
+    llama = dataclasses.replace(PLAIN, shape=shape)
+    ours, theirs = comparison.train(baselines.llama, "rope", llama)
+    assert (ours.tokens, ours.flops) == (theirs.tokens, theirs.flops) and ours.tokens == 16
+    theirs.prepare()()
 
 
 @pytest.mark.parametrize("pe", ["rope", "cable"])
