@@ -60,28 +60,6 @@ def join_blocks(losses, blocks):
     ]
 
 
-@pytest.mark.parametrize("length", [16, 40])
-def test_segments_is_the_mean_over_consecutive_windows(run, val_tokens, length):
-    folder = run("alibi")
-    evaluate(folder, "--lengths", length)
-    entry = read_record(folder)["lengths"][str(length)]
-
-    model = load(folder)
-    losses, by_position = [], [[] for _ in range(length)]
-    for start in range(0, 3000, length):
-        losses.append(token_losses(model, val_tokens, start, min(length, 3000 - start)))
-        for position, loss in enumerate(losses[-1]):
-            by_position[position].append(loss)
-    assert len(losses[-1]) == {16: 8, 40: 40}[length]  # the last window
-    assert (entry["windows"], entry["tokens"]) == (len(losses), 3000)
-    mean = np.concatenate(losses).mean()
-    assert entry["loss"] == pytest.approx(mean, abs=1e-5)
-    assert entry["loss_se"] == pytest.approx(ratio_error(losses), rel=1e-3)
-    assert entry["perplexity"] == pytest.approx(math.exp(mean), rel=1e-5)
-    by_position = pytest.approx([*map(np.mean, by_position)], abs=1e-5)
-    assert entry["by_position"] == {"first": 0, "width": 1, "loss": by_position}
-
-
 @pytest.mark.parametrize("tokens, lengths", [(283_287, (512, 1024, 8192, 15360)), (700, (64, 96))])
 @pytest.mark.parametrize("stride", [None, 50])
 @pytest.mark.parametrize("limit", [None, 200_000, 10**9, "all", "all but one"])
@@ -139,22 +117,33 @@ def hugging_face_losses(model, tokens, max_length, stride):
     return losses
 
 
-def test_a_stride_is_hugging_faces_recipe(run, val_tokens):
-    """All 3,000 targets count once, also the last (3,000 - 48) % 20 = 12."""
-    folder = run("rope")
-    evaluate(folder, "--lengths", 48, "--stride", 20)
-    entry = read_record(folder, "toy_val_stride20")["lengths"]["48"]
+@pytest.mark.parametrize(
+    "length, stride, last, disjoint", [(16, None, 8, 1), (40, None, 40, 1), (48, 20, 12, 3)]
+)
+def test_segments_are_hugging_faces_recipe(length, stride, last, disjoint, run, val_tokens):
+    """All 3,000 targets count once, also the last ones, as (3,000 - 48) % 20 = 12.
 
-    losses = hugging_face_losses(load(folder), val_tokens, max_length=49, stride=20)
-    by_position = [[] for _ in range(48)]
+    disjoint: 48 / 20, so that every third window is disjoint.
+    """
+    folder = run("alibi")
+    evaluate(folder, "--lengths", length, *(["--stride", stride] if stride else []))
+    name = f"toy_val_stride{stride}" if stride else "toy_val"
+    entry = read_record(folder, name)["lengths"][str(length)]
+
+    stride = stride or length
+    losses = hugging_face_losses(load(folder), val_tokens, max_length=length + 1, stride=stride)
+    by_position = [[] for _ in range(length)]
     for number, window in enumerate(losses):
-        for position, loss in enumerate(window, 28 if number else 0):
+        for position, loss in enumerate(window, length - stride if number else 0):
             by_position[position].append(loss)
-    assert (len(losses[0]), len(losses[1]), len(losses[-1])) == (48, 20, 12)
+    assert [len(losses[n]) for n in (0, 1, -1)] == [length, stride, last]
     assert (entry["windows"], entry["tokens"]) == (len(losses), 3000)
-    assert entry["loss"] == pytest.approx(np.concatenate(losses).mean(), abs=1e-5)
-    assert entry["by_position"]["loss"] == pytest.approx([*map(np.mean, by_position)], abs=1e-5)
-    blocks = join_blocks(losses, len(losses) // 3)  # 48 / 20: every third window is disjoint
+    mean = np.concatenate(losses).mean()
+    assert entry["loss"] == pytest.approx(mean, abs=1e-5)
+    assert entry["perplexity"] == pytest.approx(math.exp(mean), rel=1e-5)
+    by_position = pytest.approx([*map(np.mean, by_position)], abs=1e-5)
+    assert entry["by_position"] == {"first": 0, "width": 1, "loss": by_position}
+    blocks = join_blocks(losses, len(losses) // disjoint)
     assert entry["loss_se"] == pytest.approx(ratio_error(blocks), rel=1e-3)
 
 
@@ -240,21 +229,20 @@ def test_windows_are_limited_by_starts_and_by_max_tokens(data_dir, limits, count
 )
 def test_a_cache_window_equals_window_attention(run, tmp_path, flags, suffix):
     folder, window = run("nope"), tmp_path / "window"
-    evaluate(folder, "--lengths", "16,200", *flags)
-    evaluate(folder, "--lengths", "16,200", *flags, "--cache_window", 24)
+    evaluate(folder, "--lengths", "200", *flags)
+    evaluate(folder, "--lengths", "200", *flags, "--cache_window", 24)
     checkpoint = torch.load(checkpoints.checkpoint_path(folder), weights_only=True)
     checkpoint["gpt"]["pe"] = "window:w=24"
     window.mkdir()
     save_checkpoint(checkpoint, window / "checkpoint_0000006.pt")
-    evaluate(window, "--lengths", "16,200", *flags)
-    names = f"toy_val{suffix}", f"toy_val{suffix}_cache24"
-    full, cached = (read_record(folder, name) for name in names)
-    assert (full["cache_window"], cached["cache_window"]) == (None, 24)
-    short, long = ([x["lengths"][n]["loss"] for x in (full, cached)] for n in ("16", "200"))
-    masked = read_record(window, names[0])["lengths"]["200"]["loss"]
-    assert short[1] == pytest.approx(short[0], abs=1e-6)
-    assert long[1] == pytest.approx(masked, abs=1e-6)
-    assert abs(long[1] - long[0]) > 1e-6
+    evaluate(window, "--lengths", "200", *flags)
+    name = f"toy_val{suffix}"
+    records = [read_record(folder, name), read_record(folder, f"{name}_cache24")]
+    assert [record["cache_window"] for record in records] == [None, 24]
+    records.append(read_record(window, name))
+    full, cached, masked = (record["lengths"]["200"]["loss"] for record in records)
+    assert cached == pytest.approx(masked, abs=1e-6)
+    assert abs(cached - full) > 1e-6
 
 
 @pytest.mark.parametrize("pe", [*KINDS, *LIMITED[1:]])

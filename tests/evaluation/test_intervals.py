@@ -34,16 +34,6 @@ def test_interval_over_the_text_is_the_t_interval_of_the_differences(alike):
     assert log_interval(ratio) == pytest.approx(expected, abs=0.03 * (high - low))
 
 
-def test_interval_over_seeds_is_the_t_interval_of_log_ratios():
-    """All segments alike: no error from the text."""
-    values = [0.01, 0.03, 0.035]
-    pairs = [(entry([3 + value] * 8), entry([3] * 8)) for value in values]
-    ratio = intervals.perplexity_ratio(pairs)
-    assert ratio.seeds == 3
-    test = stats.ttest_1samp(values, 0).confidence_interval()
-    assert log_interval(ratio) == pytest.approx([np.mean(values), *test], rel=1e-4)
-
-
 def test_errors_of_text_and_seeds_are_added_in_quadrature():
     random = np.random.default_rng(5)
     noise = random.normal(0, 0.1, 32)
@@ -53,9 +43,11 @@ def test_errors_of_text_and_seeds_are_added_in_quadrature():
     widths = []
     for interval in (text, intervals.perplexity_ratio(alike), intervals.perplexity_ratio(both)):
         estimate, low, _ = log_interval(interval)
+        assert interval.seeds == 2
         widths.append(estimate - low)
     assert widths[2] == pytest.approx(math.hypot(widths[0], widths[1]), rel=1e-6)
-    assert widths[1] == pytest.approx(12.7062 * 0.004, rel=1e-4)  # s / sqrt(2) is 0.004
+    low, high = stats.ttest_1samp([-0.004, 0.004], 0).confidence_interval()
+    assert log_interval(intervals.perplexity_ratio(alike)) == pytest.approx([0, low, high])
 
 
 def test_lengths_with_different_blocks_are_paired():
@@ -89,16 +81,6 @@ def test_a_single_window_is_cut_at_its_bins_of_positions():
     # An encoder predicts 20 of the 128 positions: the widths of bins are not numbers of tokens.
     encoder = window | {"tokens": 20, "block_tokens": [20]}
     assert intervals.segment_losses([encoder]) is None
-
-
-def test_segments_are_weighted_by_their_tokens():
-    """Joining two thirds of the blocks in pairs does not change the mean."""
-    random = np.random.default_rng(4)
-    losses = random.normal(3, 0.1, 900) + np.repeat([0, 1], 450)
-    joined = np.concatenate([losses[:600].reshape(300, 2).mean(1), losses[600:]])
-    pairs = entry(joined, np.repeat([2, 1], 300))
-    ratio = intervals.perplexity_ratio([(pairs, entry(losses))])
-    assert log_interval(ratio) == pytest.approx([0, 0, 0], abs=2e-3)
 
 
 def test_draws_are_weighted_by_tokens():
