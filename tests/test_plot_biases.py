@@ -47,55 +47,44 @@ def test_content_of_the_plot(trained, tmp_path, monkeypatch):
     np.testing.assert_allclose(plotted["matrices"][0, :6, :6], mean / largest, rtol=1e-5)
 
 
-@pytest.fixture
-def titles(monkeypatch):
-    """The titles of all figures."""
-    found, new_figure = [], figures.new_figure
+def test_titles_name_the_model(tmp_path, trained, monkeypatch):
+    """By its source if imported, by its size if that has a name, else by its parameters.
 
-    def note(file, height, title):
-        found.append(title)
-        return new_figure(file, height, title)
-
-    monkeypatch.setattr(figures, "new_figure", note)
-    return found
-
-
-def test_an_imported_model_is_named_by_its_source(tmp_path, titles):
-    """A Llama with the shape of the quick start's model. Dollar signs are no formulas."""
+    The Llama has the shape of the quick start's model. Dollar signs are no formulas.
+    """
     transformers = pytest.importorskip("transformers")
     shape = {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 128}
     shape |= {"intermediate_size": 64, "vocab_size": 64, "max_position_embeddings": 32}
-    source, run = tmp_path / "my-llama", str(tmp_path / "run")
+    source, imported = tmp_path / "my-llama", str(tmp_path / "run")
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)).save_pretrained(source)
     vocabulary = {character: n for n, character in enumerate("abc $\\")}
     backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
     transformers.PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(source)
-    import_pretrained.main([str(source), "--out_dir", run])
-    plot.main(["biases", run, "--text", "a $$ \\$", "--out", str(tmp_path / "a.png")])
-    model = "my-llama (0.4M parameters), rope:base=10000, layer 3 of 0–3"
-    assert model in titles[0] and "trained on unknown data at 32 tokens" in titles[0]
-    record = record_examples.perplexity() | {"settings": {"model": [str(source)]}}
-    report.main([save(tmp_path / "a.json", record), "--out_dir", str(tmp_path / "report")])
-    assert titles[1].startswith("toy (val), my-llama (0.8M parameters), trained at 256 tokens")
+    import_pretrained.main([str(source), "--out_dir", imported])
 
-
-def test_a_trained_model_is_named_by_its_size(tmp_path, titles, trained):
-    """The quick start's has a name. The shape of the tests' run has none."""
-    record = record_examples.perplexity()
-    paths = [
-        save(tmp_path / f"{size}.json", record | {"size": size})
-        for size in ("quickstart", "custom")
-    ]
-    for path in paths:
-        report.main([path, "--out_dir", str(tmp_path / "report")])
-    run, out = str(trained("cable")), ("--out", str(tmp_path / "a.png"))
+    titles, run, out = [], str(trained("cable")), ("--out", str(tmp_path / "a.png"))
+    draw = figures.new_figure
+    monkeypatch.setattr(figures, "new_figure", lambda *all_: titles.append(all_[2]) or draw(*all_))
+    plot.main(["biases", imported, "--text", "a $$ \\$", *out])
     plot.main(["biases", run, *out])
     plot.main(["losses", run, *out])
+    for change in ({"settings": {"model": [str(source)]}}, {"size": "custom"}, {}):
+        path = save(tmp_path / "a.json", record_examples.perplexity() | change)
+        report.main([path, "--out_dir", str(tmp_path / "report")])
     model, _ = checkpoints.load_model(run, torch.device("cpu"))
     number = f"{sum(each.numel() for each in model.parameters()) / 1e3:.1f}K"
-    texts = ["quickstart model (0.8M parameters), trained", "(val), 0.8M parameters, trained"]
-    texts += [f"\n{number} parameters, cable, layer", f"\n{number} parameters on toy, trained"]
-    for title, text in zip(titles, texts, strict=True):
+    for title, text in zip(
+        titles,
+        (
+            "\nmy-llama (0.4M parameters), rope:base=10000, layer 3 of 0–3, trained on unknown",
+            f"\n{number} parameters, cable, layer 1 of 0–1, trained on toy at 16 tokens",
+            f"\n{number} parameters on toy, trained at 16 tokens",
+            "toy (val), my-llama (0.8M parameters), trained at 256 tokens",
+            "toy (val), 0.8M parameters, trained at 256 tokens",
+            "toy (val), quickstart model (0.8M parameters), trained at 256 tokens",
+        ),
+        strict=True,
+    ):
         assert text in title
 
 

@@ -9,7 +9,6 @@ from conftest import log_of
 
 import plot
 import report
-from reporting import figures
 
 FINETUNING = {"settings": {"seed": 1}, "sha256": {"data": None}}  # without losses yet
 
@@ -28,23 +27,6 @@ def finetuned(tmp_path):
     return make
 
 
-def test_losses_are_read_from_the_logs(trained, finetuned, tmp_path, monkeypatch, refused):
-    plotted = {}
-    monkeypatch.setattr(
-        figures,
-        "draw_panel",
-        lambda axes, lines, *_: plotted.update({line.label: line.points for line in lines}),
-    )
-    tuned = finetuned([[1, 3.0], [2, 2.5], [3, 2.25]])
-    out = ("--out", str(tmp_path / "a.png"))
-    plot.main(["losses", str(trained("alibi")), str(tuned), *out])
-    assert len(plotted["alibi"]) == 3 and plotted["cable"] == [[1, 3.0], [2, 2.5], [3, 2.25]]
-    assert not (tmp_path / "a.json").exists()  # pretraining and fine-tuning are not comparable
-    (tuned / "finetune.json").write_text(json.dumps(FINETUNING))
-    (line,) = refused(plot.main, "losses", tuned, *out)
-    assert "has no training losses: remove it" in line
-
-
 @pytest.mark.parametrize(
     "seeds, labels",
     [((1, 2), ["alibi, seed 1", "alibi, seed 2"]), ((1, 1), ["alibi, run a", "alibi, run b"])],
@@ -55,33 +37,38 @@ def test_labels_name_the_encoding(seeds, labels):
     assert [plot.label_of(run, runs) for run in runs] == [*labels, "rope"]
 
 
-def test_the_record_of_training_losses_makes_a_report(trained, finetuned, tmp_path, capsys):
-    out = tmp_path / "a.png"
-    plot.main(["losses", str(trained("alibi")), "--out", str(out)])
+def test_the_record_of_a_training_has_its_logged_losses(trained, tmp_path, capsys):
+    run, out = str(trained("alibi")), ("--out", str(tmp_path / "a.png"))
+    plot.main(["losses", run, *out])
     assert f"record: {tmp_path / 'a.json'}" in capsys.readouterr().out
-    (run,) = json.loads((tmp_path / "a.json").read_text())["runs"]
-    assert (run["run"], run["pe"], run["objective"], run["seed"]) == ("alibi", "alibi", "clm", 1)
-    logged = [entry for entry in log_of(trained("alibi")) if entry["kind"] == "train"]
-    assert run["losses"] == [[entry["step"], entry["loss"]] for entry in logged]
-    assert run["step"] == logged[-1]["step"]
-    (tmp_path / "a.json").unlink()
-    others = {"cable-v1": "the runs differ in more", "alibi": "two runs have the same"}
-    for name, reason in others.items():  # at another length; the same run twice
-        other = shutil.copytree(trained("alibi"), tmp_path / name)
-        if name == "cable-v1":
-            text = (other / "config.yaml").read_text()
-            (other / "config.yaml").write_text(text.replace("block_size: 16", "block_size: 32"))
-        plot.main(["losses", str(trained("alibi")), str(other), "--out", str(out)])
-        assert f"no record: {reason}" in capsys.readouterr().out
-        assert not (tmp_path / "a.json").exists()
+    (found,) = json.loads((tmp_path / "a.json").read_text())["runs"]
+    names = ("run", "pe", "objective", "seed", "step")
+    assert [found[name] for name in names] == ["alibi", "alibi", "clm", 1, 6]
+    logged = [entry for entry in log_of(run) if entry["kind"] == "train"]
+    assert found["losses"] == [[entry["step"], entry["loss"]] for entry in logged]
 
+
+def test_other_runs_are_plotted_without_a_record(trained, finetuned, tmp_path, capsys):
+    """Of another length, fine-tuned, or the same run twice."""
+    run, other = str(trained("alibi")), shutil.copytree(trained("alibi"), tmp_path / "other")
+    text = (other / "config.yaml").read_text()
+    (other / "config.yaml").write_text(text.replace("block_size: 16", "block_size: 32"))
+    more, twice = "the runs differ in more than encoding and seed", "two runs have the same"
+    for second, reason in ((other, more), (finetuned([[1, 3.0]]), more), (run, twice)):
+        plot.main(["losses", run, str(second), "--out", str(tmp_path / "a.png")])
+        assert f"no record: {reason}" in capsys.readouterr().out
+    assert (tmp_path / "a.png").exists() and not (tmp_path / "a.json").exists()
+
+
+def test_losses_of_fine_tuning_make_a_report(finetuned, tmp_path, refused):
+    """The mean of ten losses from 2.9 to 2.0."""
     tuned = finetuned([[step, 3.0 - step / 100] for step in range(10, 101, 10)])
-    record = json.loads((tuned / "finetune.json").read_text()) | {"settings": {"seed": 2}}
-    (tuned / "finetune.json").write_text(json.dumps(record))
-    (tuned / "config.json").write_text(json.dumps({"pe": "cable", "size": "bert"}))
-    plot.main(["losses", str(tuned), "--out", str(out)])
+    out = ("--out", str(tmp_path / "a.png"))
+    plot.main(["losses", str(tuned), *out])
     report.main([str(tmp_path / "a.json"), "--out_dir", str(tmp_path / "out")])
     assert "|     2.450 |" in (tmp_path / "out" / "losses.md").read_text()
+    (tuned / "finetune.json").write_text(json.dumps(FINETUNING))
+    assert "has no training losses: remove it" in refused(plot.main, "losses", tuned, *out)[0]
 
 
 def test_a_log_with_nan_is_named(trained, refused, tmp_path):

@@ -347,7 +347,6 @@ def test_a_table_names_what_else_differs_between_runs(tmp_path, name, value):
 
 def test_check_names_files_that_differ(monkeypatch, tmp_path, refused):
     """A table with another digit; without --check it is written again."""
-    (tmp_path / "results").mkdir()
     for name in ("reproduction", "paper"):
         shutil.copytree(ROOT / "results" / name, tmp_path / "results" / name)
     command = "results/reproduction/table2.jsonl --paper " + TABLE_2

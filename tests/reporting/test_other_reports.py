@@ -1,7 +1,6 @@
 """Reports on gains of context, other people's code, and a metric that no module lists."""
 
 import csv
-import json
 
 import pytest
 import record_examples
@@ -60,8 +59,7 @@ def test_a_metric_that_no_module_lists(tmp_path):
     record = record_examples.perplexity() | {"metric": "Surprise"}
     for value in (2.5, "high"):
         record["lengths"] = {"256": {"note": "a", "value": value}, "512": None}
-        path = tmp_path / f"{value}.json"
-        path.write_text(json.dumps(record))
+        save(tmp_path / f"{value}.json", record)
     report.main([str(tmp_path / "2.5.json"), "--out_dir", str(tmp_path)])
     text = (tmp_path / "surprise.md").read_text()
     assert "|     256 |  2.50 |" in text and "Surprise on toy (val)" in text

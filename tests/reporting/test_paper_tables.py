@@ -7,7 +7,6 @@ from reporting import paper
 from reporting.columns import make_columns
 from reporting.paper_tables import (
     Agreement,
-    Cell,
     length_cells,
     receptive_field_cells,
     speed_cells,
@@ -34,7 +33,7 @@ def compared(records, name):
 
 # Two seeds of t5-clip. The paper: cable 23.70, 22.32; t5 23.60.
 RECORDS = [
-    ours("cable", {512: 33.0, 1024: 22.0}),
+    ours("cable", {512: 14.0, 1024: 22.0}),
     ours("t5-clip", {1024: 25.1}),
     ours("t5-clip", {1024: 25.9}, seed=2),
 ]
@@ -45,10 +44,10 @@ def test_in_the_paper_s_setting_cells_have_relative_differences():
     table, agreement = compared(RECORDS, TABLE_1)
     assert [row[:4] for row in table.cells] == [
         ["encoding", "512", "1,024", "2,048"],
-        ["cable", "33.00 (23.70, +39.2%)", "22.00 (22.32, -1.4%)", "— (21.48)"],
+        ["cable", "14.00 (23.70, -40.9%)", "22.00 (22.32, -1.4%)", "— (21.48)"],
         ["t5-clip", "— (25.06)", "25.50 ± 0.57 (23.60, +8.1%)", "— (27.64)"],
     ]
-    assert [*agreement.row().values()] == [TABLE_1, "50", "3", "1", "+39.2%", "yes"]
+    assert [*agreement.row().values()] == [TABLE_1, "50", "3", "1", "-40.9%", "yes"]
 
 
 @pytest.mark.parametrize(
@@ -216,15 +215,3 @@ def test_a_speed_at_another_context_is_measured_with_this_setting():
         assert Agreement(printed, [cell]).differing() == differing
         assert f"{int(contexts[-1] if differing else 512):,}" in cell.row
         assert not [*speed_cells("generate", measured, printed)]
-
-
-def test_deviations_are_within_5_percent_or_not():
-    """Of 105, 95.2, 94 next to 100: -6%. Without a measured cell: dashes."""
-    theirs = paper.Number(100.0)
-    cells = [
-        Cell("", pe, "", paper.Number(ours), theirs, set())
-        for pe, ours in {"cable": 105.0, "rope": 95.2, "nope": 94.0}.items()
-    ]
-    row = Agreement(paper.load(TABLE_1), cells).row()
-    assert (row["within 5%"], row["largest deviation"]) == ("2", "-6.0%")
-    assert [*Agreement(paper.load(TABLE_1), []).row().values()][2:] == ["0", "—", "—", "—"]
