@@ -35,8 +35,7 @@ def main() -> int:
     arguments = parser.parse_args()
     names = [name for name in CASES if arguments.only in name]
     if not names:
-        print(f"error: no case contains {arguments.only}: use {'; '.join(CASES)}", file=sys.stderr)
-        return 2
+        parser.error(f"no case contains {arguments.only}: use {'; '.join(CASES)}")
     print(f"seed {arguments.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="faults-") as root, contextlib.chdir(root):
         workspace = Workspace(Path(root))
