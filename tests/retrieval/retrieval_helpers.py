@@ -4,6 +4,8 @@ import json
 
 from runtime.files import read_json
 
+import torch
+
 WORDS = """
 apple bear cloud drum eagle fish grass house ink jelly kite lamp moon nest oak pear quill river
 """.split()  # noqa: SIM905
@@ -30,6 +32,13 @@ def run_finetune(encoder, data, out, *flags):
     flags = ["--data", data, *FINETUNE, "--out_dir", out, *flags]
     finetune.main([*map(str, [encoder, *flags])])
     return out
+
+
+def encode(model, texts, length):
+    """Return the vectors (texts, C) float64 of texts of bytes, each by a pass of its own."""
+    tokens = [torch.tensor([[*text.encode()][:length]]) for text in texts]
+    means = [model.hidden(x)[0].mean(0).detach().double() for x in tokens]
+    return torch.nn.functional.normalize(torch.stack(means), dim=-1)
 
 
 def losses_of(folder):

@@ -11,7 +11,7 @@ from runtime.files import read_json
 import numpy as np
 import pytest
 import torch
-from retrieval_helpers import CPU, FINETUNE, weights
+from retrieval_helpers import CPU, FINETUNE, encode, weights
 
 from reporting.columns import setup_of
 from retrieval import tasks
@@ -45,17 +45,10 @@ def test_ranking_by_hand(pe, exported, finetuned, task, tmp_path):
     state["wte.weight"] = torch.cat([state["wte.weight"], torch.zeros(62, 16)])
     model.load_state_dict(state)
 
-    def encode(texts, length):
-        rows = [
-            model.hidden(torch.tensor([[*text.encode()][:length]]))[0].mean(0).detach()
-            for text in texts
-        ]
-        return torch.nn.functional.normalize(torch.stack(rows), dim=-1)
-
     names = list(loaded.documents)
     for length in (16, 64):
-        queries = encode(loaded.queries.values(), length)
-        scores = queries @ encode(loaded.documents.values(), length).T
+        queries = encode(model, loaded.queries.values(), length)
+        scores = queries @ encode(model, loaded.documents.values(), length).T
         rankings = [[names[n] for n in row.argsort(descending=True)] for row in scores]
         values = [
             100 * tasks.ndcg(ranking, loaded.qrels[query])

@@ -11,7 +11,7 @@ from runtime.files import read_json
 import numpy as np
 import pytest
 import torch
-from retrieval_helpers import FINETUNE, losses_of, run_finetune, weights
+from retrieval_helpers import FINETUNE, encode, losses_of, run_finetune, weights
 
 from errors import InputError
 
@@ -57,14 +57,9 @@ def test_loss_is_that_of_the_paper(exported, triplets, tmp_path):
     run = exported("alibi").with_name("alibi-run")
     model, _ = checkpoints.load_model(run, torch.device("cpu"), causal=False)
 
-    def encode(text):
-        hidden = model.hidden(torch.tensor([[*text.encode()][:9]]))[0].mean(0).detach().double()
-        return hidden / hidden.norm()
-
     rows = [json.loads(line) for line in triplets.read_text().splitlines()[:8]]
     queries, passages, negatives = (
-        torch.stack([encode(row[name]) for row in rows])
-        for name in ("query", "positive", "negative")
+        encode(model, [row[name] for row in rows], 9) for name in ("query", "positive", "negative")
     )
     logits = 20 * queries @ torch.cat([passages, negatives]).T
     expected = torch.nn.functional.cross_entropy(logits, torch.arange(8)).item()
