@@ -11,7 +11,7 @@ Segments are at most 32; a single window is cut at bins of positions.
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -37,9 +37,10 @@ class Interval:
         return self.map(lambda value: math.inf if value >= 700 else math.exp(value))
 
     def map(self, function) -> "Interval":
-        low = None if self.low is None else function(self.low)
-        high = None if self.high is None else function(self.high)
-        return Interval(function(self.estimate), low, high, self.seeds, self.paired)
+        low, high = (
+            None if end is None else function(end) for end in (self.low, self.high)
+        )
+        return replace(self, estimate=function(self.estimate), low=low, high=high)
 
 
 @lru_cache
@@ -64,8 +65,7 @@ def perplexity_ratio(pairs: Sequence[tuple[dict, dict]]) -> Interval:
     if all(a.get("tokens") == b.get("tokens") for a, b in pairs):
         segments = segment_losses([entry for pair in pairs for entry in pair])
     if segments is None:
-        losses = [[(entry["loss"], entry["loss_se"]) for entry in pair] for pair in pairs]
-        return unpaired_difference(losses).exp()
+        return _unpaired(pairs, differences).exp()
     losses, widths = segments
     log_ratios = (losses[0::2] - losses[1::2]).mean(0)  # (segments,), mean over seeds
     counts = draw_counts(len(widths))
@@ -106,15 +106,14 @@ def _cumulative_losses(entry: dict) -> tuple[np.ndarray, np.ndarray]:
     return sums[0], sums[1]
 
 
-def unpaired_difference(pairs: Sequence[Sequence[tuple[float, float | None]]]) -> Interval:
-    """Return the difference of two (value, error); None: no interval."""
-    differences = [first[0] - second[0] for first, second in pairs]
-    errors = [(a, b) for (_, a), (_, b) in pairs if a is not None and b is not None]
-    if len(errors) < len(pairs):
-        return Interval(statistics.mean(differences), seeds=len(pairs), paired=False)
+def _unpaired(pairs: Sequence[tuple[dict, dict]], differences: Numbers) -> Interval:
+    """Return the mean difference, by the standard errors of both losses."""
+    errors = np.array([[entry["loss_se"] for entry in pair] for pair in pairs], float)
+    if np.isnan(errors).any():  # None in the record: no interval
+        return Interval(float(np.mean(differences)), seeds=len(pairs), paired=False)
     # Seeds share the text: its error does not decrease with their
     # number.
-    width = NORMAL_QUANTILE * math.hypot(*np.mean(errors, 0))
+    width = NORMAL_QUANTILE * math.hypot(*errors.mean(0))
     return over_seeds(differences, (width, width), paired=False)
 
 
@@ -125,16 +124,19 @@ def ratio_of_rounds(first: Numbers, second: Numbers = ()) -> Interval:
     0. No interval for a single round.
     """
     samples = [np.asarray(sample, float) for sample in (first, second) if len(sample)]
-    estimate = float(samples[0].mean() - (samples[1].mean() if len(samples) > 1 else 0))
-    if min(map(len, samples)) < 2:
+    estimate = float(samples[0].mean() - sum(sample.mean() for sample in samples[1:]))
+    counts = np.array([len(sample) for sample in samples])
+    if counts.min() < 2:
         return Interval(estimate).exp()
-    variances = [sample.var(ddof=1) / len(sample) for sample in samples]  # of the means
-    terms = [v**2 / (len(sample) - 1) for v, sample in zip(variances, samples, strict=True)]
-    if not sum(terms):
+    variances = (
+        np.array([sample.var(ddof=1) for sample in samples]) / counts
+    )  # of the means
+    if not variances.any():
         return Interval(estimate, estimate, estimate).exp()
-    degrees = int(sum(variances) ** 2 / sum(terms) + 1e-9)  # rounded down
-    width = t_quantile(degrees) * math.sqrt(sum(variances))
-    return Interval(estimate, float(estimate - width), float(estimate + width)).exp()
+    terms = variances**2 / (counts - 1)
+    degrees = int(variances.sum() ** 2 / terms.sum() + 1e-9)  # rounded down
+    width = float(t_quantile(degrees) * math.sqrt(variances.sum()))
+    return Interval(estimate, estimate - width, estimate + width).exp()
 
 
 def over_seeds(values: Numbers, widths: Numbers, paired: bool = True) -> Interval:
