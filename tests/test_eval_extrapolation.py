@@ -298,22 +298,3 @@ def test_each_text_and_checkpoint_has_its_record(run, capsys, monkeypatch):
         "eval_toy_val_20x16.json",
         "eval_toy_val_checkpoint_0000004.json",
     }
-
-
-@pytest.mark.parametrize("part, key", [("data", "dataset"), ("protocol", "remainder")])
-def test_a_record_of_another_text_or_protocol_is_not_replaced(refused, run, part, key, capsys):
-    """One of another dtype is."""
-    folder, flags = run("cable"), ["--lengths", 16, "--windows", 2, "--dtype"]
-    for dtype in ("bfloat16", "float32"):
-        eval_extrapolation.main([*map(str, (folder, *flags)), dtype, "--device", "cpu"])
-        path = evaluation(folder)
-        record = json.loads(path.read_text())
-        replaces = "dtype or setting: its results are replaced" in capsys.readouterr().out
-        assert replaces == (dtype == "float32")
-        assert record["dtype"] == dtype
-    record[part][key] = "other"
-    path.write_text(json.dumps(record))
-    (line,) = refused(eval_extrapolation.main, folder, *flags, "bfloat16")
-    name = part.replace("data", "text")
-    assert f"{path} is of another {name}: rename it or remove it" in line
-    assert json.loads(path.read_text()) == record

@@ -33,24 +33,6 @@ def loaded(model):
     return LoadedRun("test", model, {}, Processes(), CPU, torch.float32)
 
 
-def test_two_sequences_differ_only_in_the_first_passage(windows):
-    everything = windows, np.arange(0, 60, 2), 8
-    text = windows.batch(range(60))[0]
-    # Windows of trials 3 and 25. The other passage and the filler come from the trials 10 and 20
-    # further on, modulo 30, which are 20 and 40 windows further on.
-    trials = [(6, 26, 46), (50, 10, 30)]
-    for distance in (8, 20, 40):
-        tokens = eval_recall.trial_sequences(*everything, np.array([3, 25]), distance)
-        assert tokens.shape == (4, distance + 8)
-        for row, (passage, other, filler) in enumerate(trials):
-            baseline, repeated = tokens[row], tokens[2 + row]
-            assert torch.equal(baseline[:8], text[other, :8])
-            assert torch.equal(repeated[:8], text[passage, :8])
-            for sequence in (baseline, repeated):
-                assert torch.equal(sequence[8:distance], text[filler, 8:distance])
-                assert torch.equal(sequence[distance:], text[passage, :8])
-
-
 class CopyingNetwork:
     """Embeds each token as the logits of what followed its latest copy in the last `memory` tokens.
 

@@ -107,6 +107,20 @@ def test_another_identity_does_not_lose_own_results(tmp_path):
     assert lengths_of(path) == [8, 16] and json.loads(path.read_text())["dtype"] == "float32"
 
 
+@pytest.mark.parametrize("part, name", [("data", "text"), ("protocol", "protocol")])
+def test_a_record_of_another_text_or_protocol_is_not_replaced(part, name, tmp_path, capsys):
+    """One of another dtype is."""
+    path = tmp_path / "eval_toy_val.json"
+    for dtype in ("bfloat16", "float32"):
+        update(path, [8], identity=IDENTITY | {"dtype": dtype})
+        replaces = "dtype or setting: its results are replaced" in capsys.readouterr().out
+        assert replaces == (dtype == "float32")
+    before = path.read_text()
+    with pytest.raises(InputError, match=f"is of another {name}: rename it or remove it"):
+        update(path, [8], pytest.fail, IDENTITY | {part: IDENTITY[part] | {"sha256": "1" * 64}})
+    assert path.read_text() == before
+
+
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_results_without_a_finite_loss_are_not_written(loss, tmp_path):
     path = tmp_path / "eval_toy_val.json"
