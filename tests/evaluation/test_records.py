@@ -34,44 +34,32 @@ def fixed_provenance(monkeypatch):
     monkeypatch.setattr(runner.devices, "provenance", lambda device: {})
 
 
-@pytest.fixture
-def at_once():
-    """at_once(functions): call each one in a process of its own, at the same time."""
-
-    def run(functions):
-        context = multiprocessing.get_context("fork")
-        barrier = context.Barrier(len(functions))
-
-        def start(function):
-            barrier.wait()
-            function()
-
-        processes = [context.Process(target=start, args=(each,)) for each in functions]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        assert [process.exitcode for process in processes] == [0] * len(processes)
-
-    return run
-
-
 def lengths_of(path):
     return [int(length) for length in json.loads(path.read_text())["lengths"]]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("processes", [2, 3, 10])
-def test_evaluations_at_once_lose_nothing(processes, at_once, tmp_path):
+def test_evaluations_at_once_lose_nothing(processes, tmp_path):
     """Each process measures three lengths of its own."""
     path = tmp_path / "eval_toy_val.json"
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(processes)
 
     def measure(length):
         time.sleep(0.01)
         return entry(length)
 
-    own = [[3 * number + 1, 3 * number + 2, 3 * number + 3] for number in range(processes)]
-    at_once([partial(update, path, lengths, measure) for lengths in own])
+    def start(first):
+        barrier.wait()
+        update(path, [first, first + 1, first + 2], measure)
+
+    started = [context.Process(target=start, args=(3 * n + 1,)) for n in range(processes)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    assert not any(process.exitcode for process in started)
     assert lengths_of(path) == [*range(1, 3 * processes + 1)]
     assert [*tmp_path.iterdir()] == [path]
 
