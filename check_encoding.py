@@ -19,7 +19,6 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -85,13 +84,12 @@ def specs_to_check(config: Config) -> list[str]:
 
 def check_encoding(spec: str) -> int:
     """Run and print an encoding's checks; return the number of failures."""
-    sources = [str(plugin.path) for plugin in plugins.plugins_of(pe_spec.parse(spec))]
     docs = [(cls.__doc__ or "no docstring").strip() for cls, _ in pe_spec.parse(spec)]
     print(f"\n{spec}: {' | '.join(doc.splitlines()[0] for doc in docs)}\n")
     print(f"{'check':24} {'result':16} {'measured':>10} {'bound':>10}")
     start, counts = time.perf_counter(), collections.Counter()
     for name in CHECKS:
-        result = run_check(name, spec, sources)
+        result = run_check(name, spec)
         print(format_result(name, result, with_cause=not counts["failed"]), flush=True)
         counts[result.status] += 1
         if name in ("options", "shapes") and result.status == "failed":
@@ -123,8 +121,8 @@ def format_result(name: str, result: Result, with_cause: bool) -> str:
     return "\n    ".join(lines)
 
 
-def run_check(name: str, spec: str, sources: Sequence[str] = ()) -> Result:
-    """Run a check, whatever it raises; sources: the encoding's files."""
+def run_check(name: str, spec: str) -> Result:
+    """Run a check, whatever it raises."""
     try:
         with torch.random.fork_rng(devices=[]):
             return Result("ok", measure(name, spec))
@@ -133,7 +131,7 @@ def run_check(name: str, spec: str, sources: Sequence[str] = ()) -> Result:
     except CheckFailed as error:
         return Result("failed", error.measurement, str(error), CHECKS[name].cause)
     except Exception as error:
-        return Result("failed", None, describe(error, sources), usual_cause(name, error))
+        return Result("failed", None, describe(error), usual_cause(name, error))
 
 
 def measure(name: str, spec: str) -> Measurement | None:
@@ -172,8 +170,9 @@ def usual_cause(name: str, error: Exception) -> str:
     return "" if is_slip else CHECKS[name].cause
 
 
-def describe(error: Exception, sources: Sequence[str]) -> str:
-    """Return an exception in one line, with the last line of `sources`."""
+def describe(error: Exception) -> str:
+    """Return an exception in one line, with the last line of a plugin."""
+    sources = [str(plugin.path) for plugin in plugins.LOADED.values()]
     text = str(error)
     first = " ".join(text.partition("\n")[0].split())[:200]
     message = f"{type(error).__name__}: {first}"
