@@ -16,8 +16,8 @@ computes softmax(q k^T * scale + bias) v. `path` is the implementation:
             sliding windows, padding, fixed shapes and small biases. On a GPU
             this rounds the bias to the dtype of q.
 
-`register_path` adds others: "batched" (attention_cpu), "triton" and
-"flex".
+`get_path` imports the others when they are used: "batched"
+(attention_cpu), "triton" and "flex" (triton_attention).
 
 Precision of the sdpa path in bf16, whose numbers near 700 are 4 apart:
 each appended number is split into two bf16 parts, and each product of
@@ -34,7 +34,8 @@ Legend: B batch, H heads, T queries, S keys, D head dimension.
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from importlib.util import find_spec
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +44,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from errors import InputError
+from operators.elementary import at_least_float32, expand_columns, repeat_heads
 from posenc import Encoding
 
 # torch.compile does not guard on PyTorch's own setting of backends.
@@ -51,6 +53,11 @@ BACKENDS = {
     "sdpa/cudnn": SDPBackend.CUDNN_ATTENTION,
     "sdpa/efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
+PathName = Literal[
+    "auto", "sdpa", "sdpa/flash", "sdpa/cudnn", "sdpa/efficient", "triton", "flex", "dense"
+]
+GPU_PATHS = {"sdpa/cudnn", "sdpa/efficient", "flex"}  # in training
+CUDNN_VERSION = 91501
 CHUNK_ELEMENTS = 2**23  # logits in one chunk of the dense path on a CPU: 32 MB in float32
 FULL_ROW_FACTOR = 4  # numbers held per logit by encodings that act on full rows
 # Larger chunks on a GPU: torch.compile takes half a second for each.
@@ -104,6 +111,7 @@ class Path:
     fused: whether inference without a bias needs no mask.
     fits(q, k, mask_spec): whether it computes a call, or else a general
     path.
+    head_dims: head dimensions for which `auto` takes it.
     """
 
     name: str
@@ -111,6 +119,7 @@ class Path:
     reason_against: Callable[[Encoding], str | None] = accept
     fused: bool = False
     fits: Callable[[Tensor, Tensor, MaskSpec], bool] | None = None
+    head_dims: range = range(1, 1 << 20)
 
 
 def make_mask_spec(
@@ -139,11 +148,6 @@ def attention_mask(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> Tensor:
         lengths = mask_spec.lengths[:, None, None, None]
         mask = mask & ((i >= lengths) | (j < lengths))
     return mask
-
-
-def needs_rows(encoding: Encoding) -> bool:
-    """Return whether an encoding acts on full rows of logits (dense path)."""
-    return encoding.logits_transform is not None or encoding.sink is not None
 
 
 def _masks_nothing(q, mask_spec):
@@ -175,7 +179,7 @@ def attend(
     dtype of q.
 
     G divides H: consecutive heads share keys and values. E is D, unless
-    the encoding changes the width of q and k. path: from `resolve_path`
+    the encoding changes the width of q and k. path: from `choose_path`
     for whole texts without padding, else from `select_path`. mask_spec:
     None: the encoding's. packed_qkv: (B, T, 3 C), of which q, k and v
     are views; the Triton kernels return one gradient for it. The
@@ -203,7 +207,7 @@ def select_path(
         path = _general_path(encoding)
     inference = not torch.is_grad_enabled()
     padding = mask_spec.lengths is not None
-    if needs_rows(encoding):
+    if encoding.needs_rows:
         return DENSE
     if mask_spec.query_offset is not None:
         return MASKED
@@ -343,11 +347,6 @@ def logits(
         return scaled + bias
 
 
-def at_least_float32(x: Tensor) -> Tensor:
-    """Return x as float32, or as it is if it is float64."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
 def bias_matrix(
     bias_inputs: BiasInputs, heads: int, queries: int, query_offset: int | Tensor = 0
 ) -> Tensor:
@@ -390,11 +389,6 @@ def _masked_rows(q, k, v, bias_inputs, scale, mask_spec):
             # GPU kernels need one dtype; the CPU kernel accepts float32
             bias = bias.to(q.dtype)
         return _scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
-
-
-def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Repeat keys or values (B, G, S, D) for the heads that share them."""
-    return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), 1)
 
 
 def _scaled_dot_product_attention(q, k, v, **options):
@@ -498,12 +492,6 @@ def _append(x: Tensor, columns: list[Tensor], width: int) -> Tensor:
     return torch.cat(parts, -1)
 
 
-def expand_columns(x: Tensor, *shape: int) -> Tensor:
-    """Expand columns (B|1, H|1, T[, N]) to (*shape, N)."""
-    columns = x if x.dim() == 4 else x[..., None]
-    return columns.expand(*shape, -1)
-
-
 def _columns(
     u: Tensor, w: Tensor | None, dtype: torch.dtype, parts: int
 ) -> list[tuple[Tensor, Tensor]]:
@@ -529,45 +517,138 @@ def _split(x: Tensor, dtype: torch.dtype, parts: int) -> list[Tensor]:
     return rounded
 
 
-PATHS: dict[str, Path] = {}
+def _general_path(encoding: Encoding) -> Path:
+    """Return the path for any length and device."""
+    return DENSE if reason_against_sdpa(encoding) else PATHS["sdpa"]
 
 
-def register_path(path: Path) -> None:
-    """Add an attention path."""
-    PATHS[path.name] = path
+def reason_against_sdpa(encoding: Encoding) -> str | None:
+    """Return why the fused kernel cannot compute an encoding, or None."""
+    if encoding.needs_rows:
+        return "it acts on full rows of logits"
+    if encoding.window_size is not None:
+        return "it has a sliding window"
+    if encoding.bias is None or encoding.factors is not None:
+        return None
+    where = "" if encoding.causal else " in bidirectional attention"
+    return f"its bias has no factors{where}"
 
 
-def resolve_path(name: str, encoding: Encoding, device_type: str = "cpu") -> Path:
-    """Return the path with this name. Raises InputError if it is not possible here.
+PATHS = {
+    name: Path(
+        name, functools.partial(_fused, backend=backend), reason_against_sdpa, fused=True
+    )
+    for name, backend in {"sdpa": None, **BACKENDS}.items()
+}
+DENSE = PATHS["dense"] = Path("dense", dense)
+MASKED = Path("masked", _masked)
 
-    "auto" is "sdpa" where the encoding allows it (on a CPU "batched"),
-    else "dense"; for training on a GPU see training/attention_path.py.
+
+def get_path(name: str) -> Path:
+    """Return the path with this name; imports the folder that computes it.
+
+    Raises InputError for an unknown name. A path whose folder is missing has a reason
+    against every encoding.
     """
-    if name == "auto":
-        path = _general_path(encoding)
-        return PATHS.get("batched", path) if path.fused and device_type == "cpu" else path
-    if name not in PATHS:
-        known = " ".join(["auto", *PATHS])
-        raise InputError(f"unknown attention path '{name}': use one of {known}")
-    path = PATHS[name]
-    if reason := path.reason_against(encoding):
-        raise InputError(
-            f"the {name} attention path cannot compute {type(encoding).__name__}, because "
-            f"{reason}: use auto or dense"
-        )
+    if name in PATHS:
+        return PATHS[name]
+    try:
+        if name == "batched":
+            import attention_cpu as cpu
+
+            path = Path(name, cpu.compute, reason_against_sdpa, fused=True, fits=cpu.fits)
+        elif name == "triton":
+            import triton_attention as kernels
+
+            dims = kernels.HEAD_DIMS
+            path = Path(name, kernels.compute, kernels.reason_against, head_dims=dims)
+        elif name == "flex":
+            from triton_attention import flex
+
+            path = Path(name, flex.compute, flex.reason_against, fits=flex.fits)
+        else:
+            known = " ".join(get_args(PathName))
+            raise InputError(f"unknown attention path '{name}': use one of {known}")
+    except ImportError as error:
+        reason = f"this folder lacks {error.name}"
+        path = Path(name, dense, lambda encoding: reason)
+    PATHS[name] = path
     return path
 
 
-def resolve_paths(
-    names: str, encodings: Iterable[Encoding], device_type: str = "cpu"
-) -> tuple[Path, ...]:
-    """Return each layer's path; names: one for all layers, or from `join_names`."""
-    encodings = list(encodings)
-    each = names.split("_")
-    if len(each) != len(encodings):
-        each = [names] * len(encodings)
-    pairs = zip(each, encodings, strict=True)
-    return tuple(resolve_path(*pair, device_type) for pair in pairs)
+def choose_path(
+    encoding: Encoding,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    head_dim: int = 64,
+    *,
+    training: bool = False,
+    deterministic: bool = False,
+    name: str = "auto",
+) -> Path:
+    """Return the attention path of a layer: `name`, or the first one of its row for "auto".
+
+    device  use        encoding        paths
+    cpu     both       all             batched (short texts; sdpa computes the others)
+    cuda    training   rotation only   sdpa/cudnn (see `_prefers_cudnn`), sdpa
+                       others          triton (its head dimensions), sdpa, flex
+            inference  all             sdpa, triton
+    all     both       those left      dense
+
+    dtype: of queries and keys; head_dim: D. deterministic: without flex and sdpa/cudnn.
+    Raises InputError if the named path cannot compute the encoding here.
+    """
+    if name != "auto":
+        if training and device.type == "cpu" and name in GPU_PATHS:
+            raise InputError(f"attention {name} needs a GPU: use auto, sdpa or dense")
+        path = get_path(name)
+        if reason := path.reason_against(encoding):
+            raise InputError(
+                f"the {name} attention path cannot compute {type(encoding).__name__}, because "
+                f"{reason}: use auto or dense"
+            )
+        return path
+    rotates_only = encoding.bias is None and encoding.rotates
+    if device.type == "cpu":
+        names = ["batched"]
+    elif not training:
+        names = ["sdpa", "triton"]
+    elif (
+        rotates_only
+        and not deterministic
+        and _prefers_cudnn(encoding, device, dtype, head_dim)
+    ):
+        names = ["sdpa/cudnn"]
+    elif rotates_only:
+        names = ["sdpa"]
+    else:
+        names = ["triton", "sdpa"]
+        # Triton compiles FlexAttention, whose gradients use atomic additions.
+        if not deterministic and find_spec("triton") is not None:
+            names.append("flex")
+    for candidate in names:
+        path = get_path(candidate)
+        if head_dim in path.head_dims and path.reason_against(encoding) is None:
+            return path
+    return DENSE
+
+
+def _prefers_cudnn(
+    encoding, device: torch.device, dtype: torch.dtype, head_dim: int
+) -> bool:
+    """Return whether cuDNN's kernel computes a rotation right, and the fastest on an H100.
+
+    Before 9.15.1 it reads out of bounds at lengths that 128 does not divide. AMD's GPUs
+    report capability 9, too.
+    """
+    if torch.version.hip or torch.cuda.get_device_capability(device)[0] != 9:
+        return False
+    is_supported = head_dim % 8 == 0 and head_dim <= 128 and not encoding.changes_width
+    return (
+        is_supported
+        and dtype != torch.float32
+        and (torch.backends.cudnn.version() or 0) >= CUDNN_VERSION
+    )
 
 
 def join_names(paths: Iterable[Path]) -> str:
@@ -582,28 +663,3 @@ def path_of_texts(path: Path, encoding: Encoding, shape: tuple[int, int, int]) -
     if path.fits is None or path.fits(q, q, MaskSpec()):
         return path
     return _general_path(encoding)
-
-
-def _general_path(encoding: Encoding) -> Path:
-    """Return the path for any length and device."""
-    return DENSE if reason_against_sdpa(encoding) else PATHS["sdpa"]
-
-
-def reason_against_sdpa(encoding: Encoding) -> str | None:
-    """Return why the fused kernel cannot compute an encoding, or None."""
-    if needs_rows(encoding):
-        return "it acts on full rows of logits"
-    if encoding.window_size is not None:
-        return "it has a sliding window"
-    if encoding.bias is None or encoding.factors is not None:
-        return None
-    where = "" if encoding.causal else " in bidirectional attention"
-    return f"its bias has no factors{where}"
-
-
-DENSE = Path("dense", dense)
-MASKED = Path("masked", _masked)
-for _name, _backend in {"sdpa": None, **BACKENDS}.items():
-    _compute = functools.partial(_fused, backend=_backend)
-    register_path(Path(_name, _compute, reason_against_sdpa, fused=True))
-register_path(DENSE)

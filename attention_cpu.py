@@ -1,7 +1,6 @@
 """Attention on CPUs: batched matrix products, the attention path "batched".
 
-Importing this module registers the path, which `auto` takes on a CPU
-instead of "sdpa". It computes whole texts of at most BATCHED_TOKENS
+`auto` takes it on a CPU instead of "sdpa". It computes whole texts of at most BATCHED_TOKENS
 tokens, faster than PyTorch's fused kernel; "sdpa" computes longer texts
 and cached tokens.
 
@@ -12,9 +11,7 @@ R products of the bias.
 import torch
 from torch import Tensor
 
-import attention
-from attention import MaskSpec
-from operators.elementary import register
+from operators.elementary import expand_columns, register, repeat_heads
 
 # Limits of calls: tokens, and logits (results/bench/attention.jsonl); of
 # blocks: queries, and logits per thread, which fit into the cache.
@@ -24,7 +21,7 @@ BATCHED_ROWS = 128
 BATCHED_BLOCK = 2**18
 
 
-def fits(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> bool:
+def fits(q: Tensor, k: Tensor, mask_spec) -> bool:
     """Return whether a call has whole, short texts on a CPU."""
     B, H, T, _ = q.shape
     is_short = T <= BATCHED_TOKENS and B * H * T * T <= BATCHED_LOGITS
@@ -36,7 +33,7 @@ def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
     """Compute attention by `batched_products`; see `attention.attend`."""
     encoding, q_features, k_features = bias_inputs
     if k.size(1) != q.size(1):
-        k, v = (attention.repeat_heads(x, q.size(1)) for x in (k, v))
+        k, v = (repeat_heads(x, q.size(1)) for x in (k, v))
     factors = [] if encoding.bias is None else encoding.factors(q_features, k_features)
     return batched_products(q, k, v, factors, scale, mask_spec.causal)
 
@@ -52,8 +49,8 @@ def batched_products(
     B, H, T, _ = q.shape
     dtype = torch.promote_types(q.dtype, torch.float32)
     columns = [(u, w) for u, w in factors if w is not None]  # others cancel in the softmax
-    u_columns = [attention.expand_columns(u.to(dtype), B, H, T) for u, _ in columns]
-    w_columns = [attention.expand_columns(w.to(dtype), B, H, T) for _, w in columns]
+    u_columns = [expand_columns(u.to(dtype), B, H, T) for u, _ in columns]
+    w_columns = [expand_columns(w.to(dtype), B, H, T) for _, w in columns]
     none = q.new_empty(B, H, T, 0, dtype=dtype)
     u = torch.cat([none, *u_columns], -1)
     w = torch.cat([none, *w_columns], -1)
@@ -174,8 +171,4 @@ register(
     _batched_attention_fake,
     _batched_gradients,
     _save_for_backward,
-)
-reason_against = attention.reason_against_sdpa
-attention.register_path(
-    attention.Path("batched", compute, reason_against, fused=True, fits=fits)
 )

@@ -8,7 +8,7 @@ logits = model(tokens[:, 100:], cache=cache)  # as of one call with all tokens
 import torch
 from torch import Tensor
 
-from attention import at_least_float32
+from operators.elementary import at_least_float32
 
 
 class LayerCache:

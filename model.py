@@ -26,9 +26,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import attention
-import attention_cpu  # noqa: F401, registers the attention path "batched"
 import pe_spec
-import triton_attention  # noqa: F401, registers the attention path "triton"
 from errors import InputError
 from kv_cache import Cache, LayerCache
 from posenc import Encoding, accepts_grouped_keys
@@ -304,7 +302,7 @@ class GPT(nn.Module):
         self.h = pe_spec.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = make_norm(config)
         self.lm_head = None if config.tied else nn.Linear(C, V, bias=False)
-        self.attention_paths = attention.resolve_paths(config.attention, self.posenc)
+        self.choose_paths(torch.device("cpu"))
         self.activation_checkpointing = False
         self.init_weights()
 
@@ -325,6 +323,18 @@ class GPT(nn.Module):
                 module.weight.normal_(0, 0.02 / divisor)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 module.bias.zero_()
+
+    def choose_paths(
+        self, device: torch.device, dtype: torch.dtype = torch.float32, **purpose: bool
+    ) -> None:
+        """Choose each layer's attention path for a device; see `attention.choose_path`."""
+        c = self.config
+        self.attention_paths = tuple(
+            attention.choose_path(
+                encoding, device, dtype, c.head_dim, name=c.attention, **purpose
+            )
+            for encoding in self.posenc
+        )
 
     def forward(
         self,

@@ -313,6 +313,10 @@ class Composition(Encoding):
             self.running_features += tuple(first + index for index in part.running_features)
             first += k_count
 
+    @property
+    def rotates(self):
+        return any(part.rotates for part in self.parts)
+
     def embed(self, x, pos):
         for part in self.parts:
             x = part.embed(x, pos)
@@ -385,7 +389,6 @@ class SomeHeads(Encoding):
         self.scales_queries = encoding.scales_queries
         self.running_features = encoding.running_features
         self.changes_width = encoding.changes_width
-        self.rotates = type(encoding).rotate is not Encoding.rotate
         self.rotates_heads_alike = not self.rotates
         self.remove_missing_hooks()
 
@@ -394,6 +397,10 @@ class SomeHeads(Encoding):
         for hook in ("bias", "factors", "triton_bias", "distance_bias"):
             if getattr(self.encoding, hook) is None:
                 setattr(self, hook, None)
+
+    @property
+    def rotates(self):
+        return self.encoding.rotates
 
     def set_bidirectional(self):
         super().set_bidirectional()

@@ -136,6 +136,16 @@ class Encoding(nn.Module):
         """
         return (), ()
 
+    @property
+    def needs_rows(self) -> bool:
+        """Whether it acts on full rows of logits, which only the dense path has."""
+        return self.logits_transform is not None or self.sink is not None
+
+    @property
+    def rotates(self) -> bool:
+        """Whether it changes queries and keys."""
+        return type(self).rotate is not Encoding.rotate
+
     def clamp_parameters_(self) -> None:
         """Clamp after a step; in forward it would zero gradients."""
 
@@ -475,7 +485,7 @@ class Sinusoidal(Encoding):
 
 def accepts_grouped_keys(encoding: Encoding) -> bool:
     """Return whether attention itself may get fewer heads of keys."""
-    return encoding.rotates_heads_alike or type(encoding).rotate is Encoding.rotate
+    return encoding.rotates_heads_alike or not encoding.rotates
 
 
 def alibi_exponents(heads: int) -> Tensor:

@@ -35,7 +35,7 @@ from errors import InputError, refusing
 from model import GPT, optimizer_step
 from text_data import data_loader
 from text_data.shards import Shards
-from training import attention_path, metrics, settings
+from training import metrics, settings
 from training.optimizer import make_grad_scaler, make_optimizer, restore_optimizer
 from training.settings import Config
 
@@ -114,9 +114,14 @@ class Trainer:
         self.scaler = make_grad_scaler(self.device, self.dtype)
         self.step, self.sampler_state = self.restore(checkpoint)
         del checkpoint, source  # as large as model and optimizer
-        processes.run_on_all_ranks(
-            lambda: attention_path.check_paths(self.model, config, self.device, self.dtype)
-        )
+        if settings.checks_paths(config, self.device):
+            from training import attention_path
+
+            processes.run_on_all_ranks(
+                lambda: attention_path.check_paths(
+                    self.model, config, self.device, self.dtype
+                )
+            )
         per_rank = self.sequences_per_step // self.world_size
         sizes = range(1, min(per_rank, config.micro_batch) + 1)
         self.micro_batch = max(size for size in sizes if per_rank % size == 0)
@@ -353,7 +358,8 @@ class Trainer:
             from training.initialization import initialize_from
 
             initialize_from(model, config.init_from, source, shards.tokenizer)
-        attention_path.choose_path(model, config, self.device)
+        purpose = {"training": True, "deterministic": config.deterministic}
+        model.choose_paths(self.device, self.dtype, **purpose)
         model.to(self.device)
         torch.manual_seed(config.seed + self.rank)  # each rank draws its own numbers
         return model

@@ -27,7 +27,7 @@ from more_encodings.dape import DAPE
 from text_data import recall_task
 from text_data.named_data import SIZES
 from text_data.shards import Shards
-from training import attention_path, settings
+from training import settings
 
 MFU = 0.4
 MATRIX = 1024  # rows of the matrices whose product is measured
@@ -157,7 +157,7 @@ def describe_cost(config) -> str:
     """Return a text with the cost of a training."""
     model, cost = estimate_training(config, {})
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    attention_path.choose_path(model, config, device)
+    model.choose_paths(device, training=True, deterministic=config.deterministic)
     tokens = config.steps * config.tokens_per_step
     lines = [
         model.describe(config.micro_batch),

@@ -17,7 +17,6 @@ from tqdm import tqdm
 
 import attention
 import posenc
-import triton_attention.flex  # noqa: F401, registers the paths "triton" and "flex"
 from benchmarking.profiles import measure_seconds
 from model import GPT, GPTConfig
 
@@ -52,18 +51,20 @@ class Setting:
         """Return a model with random weights on the device."""
         shape = {"block_size": block_size, "attention": path, **self.shape}
         torch.manual_seed(SEED)
-        return GPT(GPTConfig(size=self.model, pe=pe, **shape)).to(self.device)
+        model = GPT(GPTConfig(size=self.model, pe=pe, **shape)).to(self.device)
+        model.choose_paths(self.device, self.dtype)
+        return model
 
     def paths(self, encoding: posenc.Encoding) -> dict[str, str]:
         """Return the attention paths to compare: ending of a case's name -> path."""
-        automatic = attention.resolve_path("auto", encoding, self.device.type).name
+        automatic = attention.choose_path(encoding, self.device, self.dtype).name
         others = {*PATHS[self.device.type]} - {automatic}
         if encoding.bias is None:
             others -= {"dense", "flex"}
         if self.compile and self.context > DENSE_CONTEXT:
             others -= {"dense"}
         names = [path for path in PATHS[self.device.type] if path in others]
-        supported = [x for x in names if not attention.PATHS[x].reason_against(encoding)]
+        supported = [x for x in names if not attention.get_path(x).reason_against(encoding)]
         return {"": automatic} | {ending(name): name for name in supported}
 
     def backends(self) -> dict[str, str]:

@@ -121,7 +121,7 @@ def outputs(q, k, v, bias_inputs, mask_spec=None) -> Iterator[tuple[str, Tensor]
     """Yield names and outputs of the dense path and of the one of "auto"."""
     encoding = bias_inputs.encoding
     mask_spec = mask_spec or attention.make_mask_spec(encoding)
-    for path in dict.fromkeys((attention.DENSE, attention.resolve_path("auto", encoding))):
+    for path in dict.fromkeys((attention.DENSE, attention.choose_path(encoding, q.device))):
         chosen = attention.select_path(path, q, k, bias_inputs, mask_spec)
         yield path.name, attention.attend(q, k, v, bias_inputs, 0.4, chosen, mask_spec)
 

@@ -62,7 +62,9 @@ class Model(nn.Module):
         self.tokens = nn.Embedding(256, WIDTH)
         self.posenc = pe_spec.build(pe, HEADS, WIDTH, CONTEXT, LAYERS)
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.paths = attention.resolve_paths("auto", self.posenc)
+        self.paths = [
+            attention.choose_path(each, torch.device("cpu")) for each in self.posenc
+        ]
         for module in self.modules():  # (4) also the layers of encodings
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)

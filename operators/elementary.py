@@ -1,7 +1,23 @@
-"""PyTorch operators: registration, and that of sines and cosines."""
+"""Tensor functions that several core files use; registration of PyTorch operators."""
 
 import torch
 from torch import Tensor
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Return x as float32, or as it is if it is float64."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """Repeat keys or values (B, G, S, D) for the heads that share them."""
+    return x if x.size(1) == heads else x.repeat_interleave(heads // x.size(1), 1)
+
+
+def expand_columns(x: Tensor, *shape: int) -> Tensor:
+    """Expand columns (B|1, H|1, T[, N]) to (*shape, N)."""
+    columns = x if x.dim() == 4 else x[..., None]
+    return columns.expand(*shape, -1)
 
 
 def sin_cos(

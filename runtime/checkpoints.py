@@ -39,7 +39,6 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from attention import resolve_paths
 from errors import InputError, refusing
 from model import GPT, GPTConfig
 
@@ -298,11 +297,9 @@ def load_model(
     if step < steps:
         print(f"note: {run} has been trained for {step:,} of {steps:,} steps")
     model = GPT(GPTConfig(**checkpoint["gpt"] | {"attention": attention}))
+    model.choose_paths(torch.device(device), dtype)
     load_weights(model, checkpoint.pop("model"), run)
     cast_blocks(model, dtype)
-    model.attention_paths = resolve_paths(
-        attention, model.posenc, torch.device(device).type
-    )
     return model.to(device).eval(), checkpoint
 
 

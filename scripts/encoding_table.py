@@ -6,7 +6,6 @@ The first line of a class docstring is the formula, the line "Source:
 ..." the source. The rest is read from the classes and their instances.
 """
 
-import contextlib
 import inspect
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import more_encodings  # noqa: F401 (registers all encodings)
 import pe_spec
 import posenc
 import triton_attention
-from errors import InputError
 from training.settings import options
 
 PAGE = Path(__file__).parent.parent / "docs" / "encodings.md"
@@ -94,10 +92,7 @@ def places(encoding: posenc.Encoding) -> list[str]:
 def paths(encoding: posenc.Encoding) -> list[str]:
     """Return the fused paths of an encoding in decoders."""
     found = ["triton"] if triton_attention.supports(encoding) else []
-    with contextlib.suppress(InputError):
-        attention.resolve_path("sdpa", encoding)
-        found.insert(0, "sdpa")
-    return found
+    return found if attention.reason_against_sdpa(encoding) else ["sdpa", *found]
 
 
 if __name__ == "__main__":

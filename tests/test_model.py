@@ -200,8 +200,6 @@ def test_each_layer_of_a_pattern_takes_its_path():
     model = make_model("kerple@2_rope@1", n_layer=5)
     expected = ["dense", "dense", "batched", "dense", "dense"]
     assert [path.name for path in model.attention_paths] == expected
-    model.config.attention = attention.join_names(model.attention_paths)
-    assert GPT(model.config).attention_paths == model.attention_paths
     with mock.patch("attention.attend", wraps=attention.attend) as attend:
         model(torch.randint(V, (1, 5)))
     assert [arguments(call)["path"].name for call in attend.call_args_list] == expected

@@ -85,7 +85,7 @@ for pe in posenc.ENCODINGS:
     q = k = v = torch.randn(1, 2, 9, 4)
     features = encoding.features(torch.randn(1, 9, 8), torch.arange(9))
     inputs = attention.BiasInputs(encoding, *features)
-    path = attention.resolve_path("auto", encoding)
+    path = attention.choose_path(encoding, torch.device("cpu"))
     assert attention.attend(q, k, v, inputs, 0.5, path).shape == q.shape
 print(*posenc.ENCODINGS)
 """

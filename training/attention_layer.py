@@ -36,7 +36,7 @@ class AttentionLayer(NamedTuple):
     def attend(self, path: str) -> Tensor:
         """Return the output of a path, (B, T, H D)."""
         pos = torch.arange(self.x.size(1), device=self.x.device)
-        path_of_layer = attention.PATHS[path]
+        path_of_layer = attention.get_path(path)
         return self.attn.attend(self.packed_qkv, self.x, pos, self.encoding, path_of_layer)
 
     def forward_backward(self, forward: Callable[[], Tensor]) -> Results:

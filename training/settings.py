@@ -18,12 +18,12 @@ from runtime.settings import MAY_BE_OVERRIDDEN, MAY_CHANGE_ON_RESUME
 import torch
 
 import posenc
+from attention import PathName
 from errors import InputError
 from model import GPT, GPTConfig
 from text_data.data_loader import MaskedWindows, Windows
 from text_data.recall_task import RecallWindows
 from text_data.shards import Shards
-from training import attention_path
 from training.optimizer import OPTIMIZERS
 
 SHAPE = (
@@ -98,7 +98,7 @@ class Config:
     """training sequence length in tokens"""
     attn_scale: float | None = None
     """factor of the logits q k^T; null: 1 / sqrt(head dimension)"""
-    attention: attention_path.Name = "auto"
+    attention: PathName = "auto"
     """attention path (attention.py); auto: the fastest one, which is checked first on a GPU"""
     # optimization
     objective: Literal["clm", "mlm", "recall"] = "clm"
@@ -259,6 +259,11 @@ def recorded(config) -> dict:
     """Return the settings in a run's config.yaml and checkpoints."""
     values = dataclasses.asdict(config)
     return {name: value for name, value in values.items() if name not in NOT_RECORDED}
+
+
+def checks_paths(config, device: torch.device) -> bool:
+    """Return whether a training compares its attention paths with the dense one."""
+    return device.type == "cuda" and config.attention in ("auto", "flex")
 
 
 def describe_epochs(config, tokens: int) -> list[str]:

@@ -1,6 +1,6 @@
 """Triton kernels for attention with a bias: the attention path "triton".
 
-Importing this package registers the path; its first use imports Triton:
+The first use of the path imports Triton:
 
     interface      fused_attention and its checks; what a user of the kernels imports
     bias           kinds of biases; building one from an encoding
@@ -17,9 +17,9 @@ TRITON_INTERPRET=1 is set.
 import torch
 from torch import Tensor
 
-import attention
-from attention import BiasInputs
 from posenc import Encoding
+
+HEAD_DIMS = range(16, 129)  # of the kernels
 
 # Exported folders copy this file alone. torch.compile cannot trace
 # globals().
@@ -28,7 +28,7 @@ IN_EXPORT = "__path__" not in globals()
 
 def supports(encoding: Encoding) -> bool:
     """Return whether the Triton kernels can compute the bias of an encoding."""
-    if attention.needs_rows(encoding) or encoding.changes_width:
+    if encoding.needs_rows or encoding.changes_width:
         return False
     return encoding.bias is None or encoding.triton_bias is not None
 
@@ -50,7 +50,7 @@ def reason_against(encoding: Encoding) -> str | None:
     return None
 
 
-def compute(q, k, v, bias_inputs: BiasInputs, scale, mask_spec, packed_qkv=None) -> Tensor:
+def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None) -> Tensor:
     """Compute attention by the kernels; arguments of `attention.attend`."""
     from triton_attention import interface
 
@@ -59,6 +59,3 @@ def compute(q, k, v, bias_inputs: BiasInputs, scale, mask_spec, packed_qkv=None)
     return interface.fused_attention(
         q, k, v, bias, scale, causal, window_size, packed_qkv=packed_qkv
     )
-
-
-attention.register_path(attention.Path("triton", compute, reason_against))

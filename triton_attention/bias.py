@@ -30,7 +30,6 @@ from torch import Tensor
 
 from posenc import Encoding
 
-MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 128  # of the kernels
 # An operator's argument `kind` is an index into this tuple.
 KINDS = ("none", "decay", "log-decay", "distance", "piecewise-linear")
 NAMES = ("s_i", "g", "s_j", "table", "pieces")

@@ -1,7 +1,5 @@
 """FlexAttention: the attention path "flex".
 
-    import triton_attention.flex  # registers the path
-
 PyTorch's FlexAttention compiles a kernel for the encoding's own formula
 (`Encoding.bias`), forward and, on GPUs, backward. It does not fit calls
 without gradients: it would be compiled for each length, or hold all
@@ -13,14 +11,12 @@ import functools
 import torch
 from torch import Tensor
 
-import attention
-from attention import MaskSpec
 from posenc import Encoding
 
 
 def reason_against(encoding: Encoding) -> str | None:
     """Return why FlexAttention cannot compute an encoding, or None."""
-    if attention.needs_rows(encoding):
+    if encoding.needs_rows:
         return "it acts on full rows of logits"
     if not all(getattr(part, "is_elementwise", True) for part in encoding.modules()):
         return "its bias is not elementwise"
@@ -29,7 +25,7 @@ def reason_against(encoding: Encoding) -> str | None:
     return None
 
 
-def fits(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> bool:
+def fits(q: Tensor, k: Tensor, mask_spec) -> bool:
     """Return whether the path computes a call: with gradients."""
     return torch.is_grad_enabled()
 
@@ -90,6 +86,3 @@ def _block_mask(causal, window_size, queries, keys, device):
         return attended if window_size is None else attended & (d.abs() < window_size)
 
     return create_block_mask(is_attended, None, None, queries, keys, device=device)
-
-
-attention.register_path(attention.Path("flex", compute, reason_against, fits=fits))

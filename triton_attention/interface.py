@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from errors import InputError
-from triton_attention import operators, tile_skipping
+from triton_attention import HEAD_DIMS, operators, tile_skipping
 from triton_attention.bias import (
     KINDS,
-    MAX_HEAD_DIM,
-    MIN_HEAD_DIM,
     Bias,
     bias_from_encoding,
 )
@@ -83,9 +81,8 @@ def _check(q, k, table: Tensor | None, pieces: Tensor | None, causal: bool) -> N
     _require(is_on_gpu, "a GPU, not {}, or TRITON_INTERPRET=1, which is slow", q.device)
     heads = "at most {:,} heads of all sequences together, not {:,}"
     _require(B * H <= MAX_HEADS, heads, MAX_HEADS, B * H)
-    is_supported = MIN_HEAD_DIM <= D <= MAX_HEAD_DIM
     head_dims = "head dimensions from {} to {}, not {}"
-    _require(is_supported, head_dims, MIN_HEAD_DIM, MAX_HEAD_DIM, D)
+    _require(D in HEAD_DIMS, head_dims, HEAD_DIMS[0], HEAD_DIMS[-1], D)
     _require(q.dtype in DTYPES, "bfloat16, float16 or float32, not {}", q.dtype)
     _require(T <= S, "a key for each query, not {} queries and {} keys", T, S)
     if pieces is not None:

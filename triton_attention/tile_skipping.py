@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attention import repeat_heads
+from operators.elementary import repeat_heads
 from posenc import running_sum
 from triton_attention import tile_sizes
 

@@ -38,18 +38,20 @@ def make_inputs(pe, causal=True):
 )
 def test_flex_equals_dense(pe, causal):
     inputs = make_inputs(pe, causal)
-    flex, dense = (attention.attend(*inputs, attention.PATHS[path]) for path in ("flex", "dense"))
+    flex, dense = (
+        attention.attend(*inputs, attention.get_path(path)) for path in ("flex", "dense")
+    )
     assert_close(flex, dense)
 
 
 def test_flex_is_traced_as_one_graph():
     """Also with its block mask, which is computed once."""
     inputs = make_inputs("cable")
-    attention.resolve_path("flex", inputs[3].encoding)
+    attention.choose_path(inputs[3].encoding, torch.device("cpu"), name="flex")
     torch._dynamo.reset()
     compiled = torch.compile(attention.attend, backend="aot_eager", fullgraph=True)
-    expected = attention.attend(*inputs, attention.PATHS["dense"])
-    assert_close(compiled(*inputs, attention.PATHS["flex"]), expected)
+    expected = attention.attend(*inputs, attention.get_path("dense"))
+    assert_close(compiled(*inputs, attention.get_path("flex")), expected)
 
 
 @pytest.mark.parametrize("pe, name", [("cable", "sdpa"), ("window:w=9+kerple", "masked")])
@@ -57,7 +59,7 @@ def test_without_gradients_the_rule_decides(pe, name):
     """FlexAttention that is not compiled would hold all logits."""
     q, k, v, bias_inputs, *_ = make_inputs(pe)
     mask_spec = attention.make_mask_spec(bias_inputs.encoding)
-    flex, inputs = attention.PATHS["flex"], (q, k, bias_inputs, mask_spec)
+    flex, inputs = attention.get_path("flex"), (q, k, bias_inputs, mask_spec)
     assert attention.select_path(flex, *inputs) is flex
     with torch.no_grad():
         assert attention.select_path(flex, *inputs).name == name
@@ -65,4 +67,6 @@ def test_without_gradients_the_rule_decides(pe, name):
 
 def test_flex_refuses_full_rows_of_logits():
     with pytest.raises(InputError, match="flex attention path cannot compute DAPE"):
-        attention.resolve_path("flex", pe_spec.build("dape", 2, 12, 64, 1)[0])
+        attention.choose_path(
+            pe_spec.build("dape", 2, 12, 64, 1)[0], torch.device("cpu"), name="flex"
+        )

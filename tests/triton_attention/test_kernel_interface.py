@@ -116,4 +116,6 @@ def test_cpu_is_refused_without_the_interpreter(monkeypatch):
 def test_missing_triton_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(InputError, match="needs Triton .*sys.modules.*pip install triton"):
-        attention.resolve_path("triton", pe_spec.build("cable", 2, 8, 8, 1)[0])
+        attention.choose_path(
+            pe_spec.build("cable", 2, 8, 8, 1)[0], torch.device("cpu"), name="triton"
+        )
