@@ -1,8 +1,8 @@
 """Attention with the additive bias of a positional encoding.
 
-    y = attend(q, k, v, BiasInputs(encoding, q_features, k_features), scale, path)
+    y = attend(encoding, x, q, k, v, pos)    # in a layer, instead of PyTorch's function
 
-computes softmax(q k^T * scale + bias) v. `path` is the implementation:
+computes softmax(q k^T * scale + bias) v. Its paths are implementations:
 
     dense   The reference: bias and softmax in float32, in full rows. Chunks of
             queries are recomputed in backward, so memory is O(chunk * S). The
@@ -45,7 +45,7 @@ from torch.utils.checkpoint import checkpoint
 
 from errors import InputError
 from operators.elementary import at_least_float32, expand_columns, repeat_heads
-from posenc import Encoding
+from posenc import Encoding, accepts_grouped_keys
 
 # torch.compile does not guard on PyTorch's own setting of backends.
 BACKENDS = {
@@ -106,7 +106,7 @@ class Path:
     """An implementation of attention; each layer has one.
 
     compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv): as
-    `attend`. reason_against(encoding): why the path cannot compute it
+    `biased_attention`. reason_against(encoding): why the path cannot compute it
     here, or None.
     fused: whether inference without a bias needs no mask.
     fits(q, k, mask_spec): whether it computes a call, or else a general
@@ -164,6 +164,55 @@ def _token_indices(q, k, mask_spec):
 
 
 def attend(
+    encoding: Encoding,
+    x: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pos: Tensor,
+    *,
+    path: Path | None = None,
+    cache=None,
+    lengths: Tensor | None = None,
+    scale: float | None = None,
+    packed_qkv: Tensor | None = None,
+) -> Tensor:
+    """Compute a layer's attention with its encoding, as F.scaled_dot_product_attention without.
+
+    q (B, H, T, D), k, v (B, G, T, D) -> (B, H, T, D), dtype of q. G divides H: consecutive
+    heads share keys and values.
+
+    x: (B, T, C), the layer's normalized input. pos: (T,) int64, positions of the tokens.
+    path: of the layer, from `choose_path`; None: that of "auto". cache: the LayerCache with
+    the earlier tokens, which is extended. lengths: (B,) int64, tokens of each text, for
+    padded batches of encoders. scale: of q k^T; None: 1 / sqrt(D). packed_qkv: (B, T, 3 C),
+    of which q, k and v are views; the Triton kernels return one gradient for it.
+    """
+    scale = q.size(-1) ** -0.5 if scale is None else scale
+    previous = cache.last() if cache else None
+    with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
+        q_features, k_features = encoding.features(at_least_float32(x), pos, previous)
+    heads = q.size(1)
+    if k.size(1) < heads and not accepts_grouped_keys(encoding):
+        k, v = repeat_heads(k, heads), repeat_heads(v, heads)
+    rotated_q, rotated_k = encoding.rotate(q, k, pos, q_features, k_features)
+    if rotated_q is not q or rotated_k is not k:
+        packed_qkv = None
+    q, k = rotated_q, rotated_k
+    window_size = query_offset = None
+    if cache:
+        # (B, G, S, D), S cached and new
+        k, v, *k_features = cache.extend(k, v, *k_features)
+        window_size = cache.window
+        query_offset = None if cache.position is None else pos
+    bias_inputs = BiasInputs(encoding, q_features, tuple(k_features))
+    mask_spec = make_mask_spec(encoding, window_size, lengths, query_offset)
+    path = choose_path(encoding, q.device) if path is None else path
+    path = select_path(path, q, k, bias_inputs, mask_spec)
+    return biased_attention(q, k, v, bias_inputs, scale, path, mask_spec, packed_qkv)
+
+
+def biased_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -173,21 +222,17 @@ def attend(
     mask_spec: MaskSpec | None = None,
     packed_qkv: Tensor | None = None,
 ) -> Tensor:
-    """Compute attention with the bias of an encoding.
+    """Compute attention with given features by a path.
 
-    q (B, H, T, D), k (B, G, S, D), v (B, G, S, E) -> (B, H, T, E),
-    dtype of q.
-
-    G divides H: consecutive heads share keys and values. E is D, unless
-    the encoding changes the width of q and k. path: from `choose_path`
-    for whole texts without padding, else from `select_path`. mask_spec:
-    None: the encoding's. packed_qkv: (B, T, 3 C), of which q, k and v
-    are views; the Triton kernels return one gradient for it. The
+    q (B, H, T, D), k (B, G, S, D), v (B, G, S, E) -> (B, H, T, E), dtype of q. E is D,
+    unless the encoding changes the width of q and k. path: from `choose_path` for whole
+    texts without padding, else from `select_path`. mask_spec: None: the encoding's. The
     arithmetic has the dtype of k and v (KV cache on a CPU).
     """
     if k.dtype != q.dtype:
         with torch.autocast(q.device.type, enabled=False):  # it would cast all of k and v
-            y = attend(q.to(k.dtype), k, v, bias_inputs, scale, path, mask_spec)
+            q_wide = q.to(k.dtype)
+            y = biased_attention(q_wide, k, v, bias_inputs, scale, path, mask_spec)
         return y.to(q.dtype)
     mask_spec = mask_spec or make_mask_spec(bias_inputs.encoding)
     return path.compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv)
@@ -236,7 +281,7 @@ def dense(
     mask_spec: MaskSpec | None = None,
     packed_qkv: Tensor | None = None,
 ) -> Tensor:
-    """Compute attention by the reference, in float32 or float64; as `attend`."""
+    """Compute attention by the reference, in float32 or float64; see `biased_attention`."""
     mask_spec = mask_spec or make_mask_spec(bias_inputs.encoding)
     k, v = repeat_heads(k, q.size(1)), repeat_heads(v, q.size(1))
     if mask_spec.query_offset is not None:

@@ -30,7 +30,7 @@ def fits(q: Tensor, k: Tensor, mask_spec) -> bool:
 
 
 def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
-    """Compute attention by `batched_products`; see `attention.attend`."""
+    """Compute attention by `batched_products`; see `attention.biased_attention`."""
     encoding, q_features, k_features = bias_inputs
     if k.size(1) != q.size(1):
         k, v = (repeat_heads(x, q.size(1)) for x in (k, v))

@@ -29,7 +29,7 @@ import attention
 import pe_spec
 from errors import InputError
 from kv_cache import Cache, LayerCache
-from posenc import Encoding, accepts_grouped_keys
+from posenc import Encoding
 
 SIZES = {  # n_layer, n_head, n_embd
     "quickstart": (4, 4, 128),
@@ -186,44 +186,29 @@ class Attention(nn.Module):
         # The Triton kernels use q, k and v as thirds of the projection.
         self.is_packed = not config.qk_norm and self.heads == self.key_heads
 
-    def forward(self, x: Tensor, *context) -> Tensor:
-        """Return the output (B, T, C) for x (B, T, C); arguments of `attend`."""
-        packed_qkv = self.c_attn(x)  # (B, T, (H + 2 G) D)
-        return self.c_proj(self.attend(packed_qkv, x, *context))
-
-    def attend(
+    def forward(
         self,
-        packed_qkv: Tensor,
         x: Tensor,
         pos: Tensor,
         encoding: Encoding,
         path: attention.Path,
-        past: LayerCache | None = None,
+        cache: LayerCache | None = None,
         lengths: Tensor | None = None,
     ) -> Tensor:
-        """Return the outputs of all heads (B, T, H D), at positions pos (T,)."""
-        last = past.last() if past else None
-        with torch.autocast(x.device.type, enabled=False):
-            x = attention.at_least_float32(x)  # as sums along the text need
-            q_features, k_features = encoding.features(x, pos, last)
-        q, k, v = self.split_heads(packed_qkv)
-        if self.key_heads < self.heads and not accepts_grouped_keys(encoding):
-            k, v = (attention.repeat_heads(y, self.heads) for y in (k, v))
-        rotated_q, rotated_k = encoding.rotate(q, k, pos, q_features, k_features)
-        is_packed = self.is_packed and rotated_q is q and rotated_k is k
-        q, k = rotated_q, rotated_k
-        window_size = query_offset = None
-        if past:
-            # (B, G, S, D), S cached and new
-            k, v, *k_features = past.extend(k, v, *k_features)
-            window_size = past.window
-            query_offset = None if past.position is None else pos
-        bias_inputs = attention.BiasInputs(encoding, q_features, tuple(k_features))
-        mask_spec = attention.make_mask_spec(encoding, window_size, lengths, query_offset)
-        path = attention.select_path(path, q, k, bias_inputs, mask_spec)
-        packed = packed_qkv if is_packed else None
-        y = attention.attend(q, k, v, bias_inputs, self.scale, path, mask_spec, packed)
-        return y.transpose(1, 2).flatten(2)  # (B, H, T, D) -> (B, T, H, D) -> (B, T, H D)
+        """Return the output (B, T, C) for x (B, T, C) at positions pos (T,)."""
+        packed_qkv = self.c_attn(x)  # (B, T, (H + 2 G) D)
+        y = attention.attend(
+            encoding,
+            x,
+            *self.split_heads(packed_qkv),
+            pos,
+            path=path,
+            cache=cache,
+            lengths=lengths,
+            scale=self.scale,
+            packed_qkv=packed_qkv if self.is_packed else None,
+        )
+        return self.c_proj(y.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, H D)
 
     def split_heads(self, packed_qkv: Tensor) -> list[Tensor]:
         """Return q (B, H, T, D), k, v (B, G, T, D) of (B, T, (H + 2 G) D)."""
@@ -276,7 +261,7 @@ class Block(nn.Module):
         self.mlp = MLP(config) if config.block == "gpt2" else SwiGLU(config)
 
     def forward(self, x: Tensor, *context) -> Tensor:
-        """Return the output (B, T, C); arguments of Attention.attend."""
+        """Return the output (B, T, C); arguments of Attention."""
         x = x + self.attn(self.ln_1(x), *context)
         return x + self.mlp(self.ln_2(x))
 
@@ -604,24 +589,3 @@ class MeanCrossEntropy(torch.autograd.Function):
         x_grad, weight_grad = ctx.saved_tensors
         grad = grad / len(x_grad)
         return x_grad.to(grad.dtype) * grad, weight_grad * grad, None
-
-
-def optimizer_step(
-    model,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    grad_clip: float = 1.0,
-) -> Tensor:
-    """Update the parameters from their gradients, then clear the gradients.
-
-    grad_clip: largest gradient norm; 0: none. Returns the norm before
-    clipping, (), on the device. If the scaler is enabled and a gradient
-    is Inf or NaN, the parameters stay and the scale shrinks.
-    """
-    scaler.unscale_(optimizer)
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip or math.inf)
-    scaler.step(optimizer)
-    scaler.update()
-    model.clamp_parameters_()
-    optimizer.zero_grad(set_to_none=True)
-    return norm

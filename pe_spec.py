@@ -102,6 +102,32 @@ def build(
     return ModuleList(encodings[number] for number in range(layers))
 
 
+def prepare(encodings: Iterable[Encoding], optimizer: torch.optim.Optimizer) -> None:
+    """Initialize new encodings as GPT does, and let the optimizer clamp their parameters.
+
+    For a model of your own. Linear and Embedding: N(0, 0.02), biases 0.
+    """
+    encodings = ModuleList(encodings)
+    for module in encodings.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+    clamp_after_steps(encodings, optimizer)
+
+
+def clamp_after_steps(
+    encodings: Iterable[Encoding], optimizer: torch.optim.Optimizer
+) -> None:
+    """Clamp bounded parameters after each step of an optimizer, as `kerple` needs."""
+
+    def clamp(*_) -> None:
+        for encoding in encodings:
+            encoding.clamp_parameters_()
+
+    optimizer.register_step_post_hook(clamp)
+
+
 def _make(cls, options: dict, heads: int, width: int, block_size: int) -> Encoding:
     """Return an instance of a class; options: its own and HEAD_OPTIONS."""
     own = {name: value for name, value in options.items() if name not in HEAD_OPTIONS}

@@ -32,11 +32,16 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from errors import InputError, refusing
-from model import GPT, optimizer_step
+from model import GPT
 from text_data import data_loader
 from text_data.shards import Shards
 from training import metrics, settings
-from training.optimizer import make_grad_scaler, make_optimizer, restore_optimizer
+from training.optimizer import (
+    make_grad_scaler,
+    make_optimizer,
+    optimizer_step,
+    restore_optimizer,
+)
 from training.settings import Config
 
 SAMPLE_TOKENS = 100  # of --sample_every

@@ -77,9 +77,7 @@ class OtherNetwork(nn.Module):
         """Return the mean cross-entropy of tokens and targets, (B, T) int64 each."""
         return self.loss(tokens, targets.contiguous())  # networks view their targets
 
-    def clamp_parameters_(self) -> None:
-        """Do nothing: no parameter is bounded."""
-
+    posenc = ()  # no encoding of ours
     parameter_count, flops_per_token = GPT.parameter_count, GPT.flops_per_token
     parameter_groups = GPT.parameter_groups
 

@@ -24,9 +24,9 @@ from benchmarking.setting import (
 )
 from generation import sampling
 from kv_cache import Cache
-from model import GPT, GPTConfig, optimizer_step
+from model import GPT, GPTConfig
 from training.attention_layer import AttentionLayer, random_layer, relative_errors
-from training.optimizer import make_grad_scaler, make_optimizer
+from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 
 NEW_TOKENS = 64  # tokens to generate per round, or half of the context if that is less
 

@@ -123,7 +123,10 @@ def outputs(q, k, v, bias_inputs, mask_spec=None) -> Iterator[tuple[str, Tensor]
     mask_spec = mask_spec or attention.make_mask_spec(encoding)
     for path in dict.fromkeys((attention.DENSE, attention.choose_path(encoding, q.device))):
         chosen = attention.select_path(path, q, k, bias_inputs, mask_spec)
-        yield path.name, attention.attend(q, k, v, bias_inputs, 0.4, chosen, mask_spec)
+        yield (
+            path.name,
+            attention.biased_attention(q, k, v, bias_inputs, 0.4, chosen, mask_spec),
+        )
 
 
 # Interface

@@ -15,9 +15,9 @@ from evaluation import layer_checks
 from evaluation.checks import Measurements, NotApplicable, check, compare, require, within
 from evaluation.layer_checks import all_pairs, difference_error, small_chunks
 from kv_cache import Cache
-from model import GPT, GPTConfig, optimizer_step
+from model import GPT, GPTConfig
 from pe_spec import Composition, layer_specs
-from training.optimizer import make_grad_scaler, make_optimizer
+from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 
 V = 96  # vocabulary
 CHUNKS = (1, 7, 40)  # tokens that a KV cache reads at a time
@@ -148,7 +148,7 @@ def check_cache_window(spec: str, window: int) -> Measurements:
         last = model.losses(tokens, tokens[:, -20:], cache_window=window)
     what = "error if only the last 20 tokens have targets"
     compare(last, ours[:, -20:], 1e-5, 1.3e-6, what)
-    with mock.patch("attention.attend", plain), torch.no_grad():
+    with mock.patch("attention.biased_attention", plain), torch.no_grad():
         expected = F.cross_entropy(model(tokens).mT, tokens, reduction="none")
     yield compare(ours, expected, 1e-4, 1e-4, f"error of losses, cache of {window} tokens")
 

@@ -34,22 +34,12 @@ class Block(nn.Module):
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
-    def forward(self, x: Tensor, pos: Tensor, encoding, path, past: Past) -> Tensor:
+    def forward(self, x: Tensor, pos: Tensor, encoding, past: Past) -> Tensor:
         """Return the output (B, T, C) for x (B, T, C) at positions pos (T,)."""
         normed = self.norm_1(x)
         qkv = self.qkv(normed).unflatten(-1, (3, HEADS, -1))  # (B, T, 3, H, D)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, H, T, D) each
-        last = past.last() if past else None
-        q_features, k_features = encoding.features(normed, pos, last)  # (2)
-        q, k = encoding.rotate(q, k, pos, q_features, k_features)  # (3)
-        if past:
-            k, v, *k_features = past.extend(k, v, *k_features)
-        bias_inputs = attention.BiasInputs(encoding, q_features, tuple(k_features))
-        mask_spec = attention.make_mask_spec(encoding)
-        path = attention.select_path(path, q, k, bias_inputs, mask_spec)
-        y = attention.attend(
-            q, k, v, bias_inputs, (WIDTH // HEADS) ** -0.5, path, mask_spec
-        )
+        y = attention.attend(encoding, normed, q, k, v, pos, cache=past)  # (2)
         x = x + self.out(y.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, C)
         return x + self.down(F.gelu(self.up(self.norm_2(x))))
 
@@ -62,14 +52,7 @@ class Model(nn.Module):
         self.tokens = nn.Embedding(256, WIDTH)
         self.posenc = pe_spec.build(pe, HEADS, WIDTH, CONTEXT, LAYERS)
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.paths = [
-            attention.choose_path(each, torch.device("cpu")) for each in self.posenc
-        ]
-        for module in self.modules():  # (4) also the layers of encodings
-            if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
+        nn.init.normal_(self.tokens.weight, std=0.02)
 
     def forward(self, tokens: Tensor, cache: list[LayerCache] | None = None) -> Tensor:
         """Return logits (B, T, 256) of tokens (B, T), which follow those in the cache."""
@@ -77,13 +60,14 @@ class Model(nn.Module):
         pos = torch.arange(start, start + tokens.size(1), device=tokens.device)
         x = self.posenc[0].embed(self.tokens(tokens), pos)  # (1)
         for n, block in enumerate(self.blocks):
-            x = block(x, pos, self.posenc[n], self.paths[n], cache[n] if cache else None)
+            x = block(x, pos, self.posenc[n], cache[n] if cache else None)
         return x @ self.tokens.weight.T
 
 
 def train(model: Model, text: Tensor, steps: int) -> float:
     """Train on random windows of text (N,) int64; return the last loss in nats."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0)
+    pe_spec.prepare(model.posenc, optimizer)  # (3)
     loss = torch.tensor(0.0)
     for _ in range(steps):
         starts = torch.randint(len(text) - CONTEXT, (8, 1))
@@ -93,8 +77,6 @@ def train(model: Model, text: Tensor, steps: int) -> float:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        for encoding in model.posenc:
-            encoding.clamp_parameters_()  # (5)
     return loss.item()
 
 

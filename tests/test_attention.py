@@ -67,7 +67,7 @@ def attend(q, k, v, bias_inputs, name):
     path = attention.choose_path(bias_inputs.encoding, torch.device("cpu"), name=name)
     mask_spec = attention.make_mask_spec(bias_inputs.encoding)
     path = attention.select_path(path, q, k, bias_inputs, mask_spec)
-    return attention.attend(q, k, v, bias_inputs, 0.4, path, mask_spec)
+    return attention.biased_attention(q, k, v, bias_inputs, 0.4, path, mask_spec)
 
 
 @pytest.mark.parametrize("T", [1, 7, 40])

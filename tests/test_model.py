@@ -176,8 +176,8 @@ def test_only_linear_and_embedding_weights_decay(pe, encoding_decays):
 
 
 def arguments(call):
-    """Return {name: value} of the arguments of a noted call of attention.attend."""
-    return inspect.signature(attention.attend).bind(*call.args, **call.kwargs).arguments
+    """Return {name: value} of the arguments of a noted call of attention.biased_attention."""
+    return inspect.signature(attention.biased_attention).bind(*call.args, **call.kwargs).arguments
 
 
 def test_running_sums_are_float32_under_autocast():
@@ -186,7 +186,7 @@ def test_running_sums_are_float32_under_autocast():
     encoding = model.posenc[0]
     with (
         mock.patch.object(encoding, "features", wraps=encoding.features) as features,
-        mock.patch("attention.attend", wraps=attention.attend) as attend,
+        mock.patch("attention.biased_attention", wraps=attention.biased_attention) as attend,
         torch.autocast("cpu", torch.bfloat16),
     ):
         model(torch.randint(V, (2, 30)))
@@ -200,7 +200,7 @@ def test_each_layer_of_a_pattern_takes_its_path():
     model = make_model("kerple@2_rope@1", n_layer=5)
     expected = ["dense", "dense", "batched", "dense", "dense"]
     assert [path.name for path in model.attention_paths] == expected
-    with mock.patch("attention.attend", wraps=attention.attend) as attend:
+    with mock.patch("attention.biased_attention", wraps=attention.biased_attention) as attend:
         model(torch.randint(V, (1, 5)))
     assert [arguments(call)["path"].name for call in attend.call_args_list] == expected
 

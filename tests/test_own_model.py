@@ -16,7 +16,6 @@ def random_model(pe: str) -> own_model.Model:
     torch.manual_seed(0)
     model = own_model.Model("nope")
     model.posenc = pe_spec.build(pe, own_model.HEADS, own_model.WIDTH, own_model.CONTEXT, 2)
-    model.paths = [own_model.attention.choose_path(x, torch.device("cpu")) for x in model.posenc]
     torch.manual_seed(1)
     for parameter in model.posenc.parameters():
         torch.nn.init.uniform_(parameter, 0.1, 1)

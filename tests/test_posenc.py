@@ -86,7 +86,7 @@ for pe in posenc.ENCODINGS:
     features = encoding.features(torch.randn(1, 9, 8), torch.arange(9))
     inputs = attention.BiasInputs(encoding, *features)
     path = attention.choose_path(encoding, torch.device("cpu"))
-    assert attention.attend(q, k, v, inputs, 0.5, path).shape == q.shape
+    assert attention.biased_attention(q, k, v, inputs, 0.5, path).shape == q.shape
 print(*posenc.ENCODINGS)
 """
 

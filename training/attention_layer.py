@@ -36,8 +36,18 @@ class AttentionLayer(NamedTuple):
     def attend(self, path: str) -> Tensor:
         """Return the output of a path, (B, T, H D)."""
         pos = torch.arange(self.x.size(1), device=self.x.device)
-        path_of_layer = attention.get_path(path)
-        return self.attn.attend(self.packed_qkv, self.x, pos, self.encoding, path_of_layer)
+        qkv = self.attn.split_heads(self.packed_qkv)
+        packed = self.packed_qkv if self.attn.is_packed else None
+        y = attention.attend(
+            self.encoding,
+            self.x,
+            *qkv,
+            pos,
+            path=attention.get_path(path),
+            scale=self.attn.scale,
+            packed_qkv=packed,
+        )
+        return y.transpose(1, 2).flatten(2)
 
     def forward_backward(self, forward: Callable[[], Tensor]) -> Results:
         """Return the output of `forward()` and gradients; dx: of the features."""

@@ -12,7 +12,12 @@ run is bit-exact if all that changes is in the optimizer's `state`, in
 float32: PyTorch loads a state in the dtype of its parameter.
 """
 
+import math
+
 import torch
+from torch import Tensor
+
+from pe_spec import clamp_after_steps
 
 
 def adamw(model, lr: float, betas: tuple[float, float], weight_decay: float):
@@ -64,8 +69,10 @@ def make_optimizer(
     weight_decay: float = 0.1,
     name: str = "adamw",
 ) -> torch.optim.Optimizer:
-    """Return an optimizer; the defaults are those of train_gpt.py."""
-    return OPTIMIZERS[name](model, lr, betas, weight_decay)
+    """Return an optimizer, which also clamps encodings; defaults as in train_gpt.py."""
+    optimizer = OPTIMIZERS[name](model, lr, betas, weight_decay)
+    clamp_after_steps(model.posenc, optimizer)
+    return optimizer
 
 
 def restore_optimizer(
@@ -92,3 +99,23 @@ def restore_optimizer(
 def make_grad_scaler(device: torch.device, dtype: torch.dtype) -> torch.amp.GradScaler:
     """Return a gradient scaler, enabled for float16."""
     return torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+
+
+def optimizer_step(
+    model,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    grad_clip: float = 1.0,
+) -> Tensor:
+    """Update the parameters from their gradients, then clear the gradients.
+
+    grad_clip: largest gradient norm; 0: none. Returns the norm before
+    clipping, (), on the device. If the scaler is enabled and a gradient
+    is Inf or NaN, the parameters stay and the scale shrinks.
+    """
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip or math.inf)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    return norm

@@ -51,7 +51,7 @@ def reason_against(encoding: Encoding) -> str | None:
 
 
 def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None) -> Tensor:
-    """Compute attention by the kernels; arguments of `attention.attend`."""
+    """Compute attention by the kernels; arguments of `attention.biased_attention`."""
     from triton_attention import interface
 
     bias = interface.bias_from_encoding(*bias_inputs, q.size(1))

@@ -31,7 +31,7 @@ def fits(q: Tensor, k: Tensor, mask_spec) -> bool:
 
 
 def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None) -> Tensor:
-    """Compute attention by FlexAttention; arguments of `attention.attend`."""
+    """Compute attention by FlexAttention; arguments of `attention.biased_attention`."""
     run = (
         _compiled() if q.is_cuda and not torch.compiler.is_compiling() else _flex_attention
     )

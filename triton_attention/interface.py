@@ -43,7 +43,7 @@ def fused_attention(
     causal, window_size: see attention.MaskSpec.
     skip_tolerance: fraction of a row's weight that may be skipped,
         where a decay makes distant keys negligible; 0: none.
-    packed_qkv: see attention.attend.
+    packed_qkv: see attention.biased_attention.
     Returns (B, H, T, D) in the dtype of q, in memory (B, T, H, D).
     Raises InputError for arguments that the kernels do not support.
     """

@@ -13,9 +13,9 @@ from in_process import digest
 from torch import nn
 
 import train_gpt
-from model import GPT, GPTConfig, optimizer_step
+from model import GPT, GPTConfig
 from training import optimizer as optimizers
-from training.optimizer import make_grad_scaler, make_optimizer
+from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 
 
 class Clamped(nn.Module):
@@ -36,6 +36,7 @@ class Clamped(nn.Module):
 def step(loss_factor, dtype=torch.float32, **options):
     """Take one step on loss_factor * x; return the model and the gradient norm."""
     model = Clamped()
+    model.posenc = [model]
     optimizer = make_optimizer(model, lr=10.0, weight_decay=0.0)
     scaler = make_grad_scaler(torch.device("cpu"), dtype)
     scaler.scale(loss_factor * model.x.sum()).backward()

@@ -39,7 +39,7 @@ def make_inputs(pe, causal=True):
 def test_flex_equals_dense(pe, causal):
     inputs = make_inputs(pe, causal)
     flex, dense = (
-        attention.attend(*inputs, attention.get_path(path)) for path in ("flex", "dense")
+        attention.biased_attention(*inputs, attention.get_path(path)) for path in ("flex", "dense")
     )
     assert_close(flex, dense)
 
@@ -49,8 +49,8 @@ def test_flex_is_traced_as_one_graph():
     inputs = make_inputs("cable")
     attention.choose_path(inputs[3].encoding, torch.device("cpu"), name="flex")
     torch._dynamo.reset()
-    compiled = torch.compile(attention.attend, backend="aot_eager", fullgraph=True)
-    expected = attention.attend(*inputs, attention.get_path("dense"))
+    compiled = torch.compile(attention.biased_attention, backend="aot_eager", fullgraph=True)
+    expected = attention.biased_attention(*inputs, attention.get_path("dense"))
     assert_close(compiled(*inputs, attention.get_path("flex")), expected)
 
 

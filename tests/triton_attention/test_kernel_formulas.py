@@ -103,7 +103,7 @@ def test_rounding_errors_of_rows_do_not_accumulate(pe, monkeypatch):
     for path, dtype in (("triton", torch.bfloat16), ("dense", torch.float32)):
         features = encoding.features(x[0].float(), torch.arange(1024, device=DEVICE))
         bias_inputs = attention.BiasInputs(encoding, *features)
-        y = attention.attend(
+        y = attention.biased_attention(
             *(y.to(dtype) for y in qkv), bias_inputs, 0.25, attention.get_path(path)
         )
         grads[path] = torch.autograd.grad(y, [*encoding.parameters()], dy.to(dtype))
@@ -122,8 +122,8 @@ def test_autocast_keeps_the_bias_in_float32():
     features = encoding.features(x, pos)
     bias_inputs = attention.BiasInputs(encoding, *features)
     with torch.autocast(DEVICE, torch.bfloat16):
-        actual = attention.attend(*qkv, bias_inputs, 0.25, attention.get_path("triton"))
-        exact = attention.attend(*qkv, bias_inputs, 0.25, attention.get_path("dense"))
+        actual = attention.biased_attention(*qkv, bias_inputs, 0.25, attention.get_path("triton"))
+        exact = attention.biased_attention(*qkv, bias_inputs, 0.25, attention.get_path("dense"))
         assert_close(actual, exact, rtol=1e-5, atol=1e-6)
 
 
