@@ -97,31 +97,12 @@ def main(argv=None):
         return
     if not config.records:
         raise InputError("no records given: see python report.py --help")
-    out = Report(config.out_dir)
+    out = Folder(config.out_dir)
     report_records(config, out)
     out.write()
 
 
-class Report(Folder):
-    """The files of a report, with its agreement with papers."""
-
-    def __init__(self, path: str):
-        super().__init__(path)
-        self.agreements: dict[str, Agreement] = {}
-
-    def add_compared(self, printed: Printed, cells: Iterable[Cell]) -> list[str]:
-        """Return the table of a paper's numbers and ours, and a row on the agreement."""
-        found = Agreement(printed, [*cells])
-        if not found.measured():
-            return []
-        self.agreements.setdefault(
-            printed.table, Agreement(printed, [])
-        ).cells += found.cells
-        table = found.table()
-        return [table.text() if table else "", Table.from_rows([found.row()]).markdown()]
-
-
-def report_records(config: Config, out: Report) -> None:
+def report_records(config: Config, out: Folder) -> None:
     """Add tables and plots of all records."""
     printed = paper.load(config.paper) if config.paper else None
     remedy = "write it with eval_*.py, retrieval.evaluate or bench.py"
@@ -143,7 +124,7 @@ def report_records(config: Config, out: Report) -> None:
         cells = paper_tables.generalization_cells(
             accuracies + found.get(PERPLEXITY, []), printed
         )
-        if parts := out.add_compared(printed, cells):
+        if parts := add_compared(out, printed, cells):
             print(out.add("generalization.md", *parts))
     others = {
         metrics.LOSSES: tables.loss_table,
@@ -153,6 +134,16 @@ def report_records(config: Config, out: Report) -> None:
         for stem, record in numbered(metric.stem, found.get(metric, [])):
             out.add_table(stem, make(record))
     report_speeds(speeds, printed, out)
+
+
+def add_compared(out: Folder, printed: Printed, cells: Iterable[Cell]) -> list[str]:
+    """Return the table of a paper's numbers and ours, and a row on the agreement."""
+    found = Agreement(printed, [*cells])
+    if not found.measured():
+        return []
+    out.agreements.setdefault(printed.table, Agreement(printed, [])).cells += found.cells
+    table = found.table()
+    return [table.text() if table else "", Table.from_rows([found.row()]).markdown()]
 
 
 def numbered(stem: str, items: list) -> list[tuple[str, Any]]:
@@ -168,7 +159,7 @@ def report_lengths(
     may_differ: tuple[str, ...],
     speeds: list[dict],
     printed: Printed | None,
-    out: Report,
+    out: Folder,
 ) -> None:
     """Add tables and plots for each data set and protocol of a metric.
 
@@ -185,18 +176,12 @@ def report_lengths(
         warning, differences = describe_differences(columns, allowed, by_model=True)
         table, stem = metric.table(columns, marks), f"{metric.stem}{suffix}"
         table.caption += caption + differences
-        parts = []
         if metric is metrics.RECEPTIVE_FIELD:
-            fields = paper.load(paper.RECEPTIVE_FIELD_TABLE)
-            cells = paper_tables.receptive_field_cells(columns, fields)
-            parts = out.add_compared(fields, cells)
-        elif matching and matching.metric == paper.TRAINING_LENGTHS:
-            trains = [record["train"] for record in speeds if "train" in record]
-            cells = paper_tables.training_length_cells(columns, trains, matching)
-            parts = out.add_compared(matching, cells)
-        elif matching and matching.numbers:
-            cells = paper_tables.length_cells(columns, matching, marks)
-            parts = out.add_compared(matching, cells)
+            matching = paper.load(paper.RECEPTIVE_FIELD_TABLE)
+        parts = []
+        if matching:
+            cells = paper_tables.cells_by_length(columns, matching, marks, speeds)
+            parts = add_compared(out, matching, cells)
         out.add_table(stem, table, *parts, warning=warning)
         if not metrics.entries_of(group):
             continue
@@ -206,7 +191,7 @@ def report_lengths(
             out.add_plot(f"cumulative_gradient{suffix}", draw)
 
 
-def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> None:
+def report_speeds(records: list[dict], printed: Printed | None, out: Folder) -> None:
     """Add the table and the plot of each benchmark."""
     for benchmark in tables.BENCHMARKS:
         holders = [record for record in records if benchmark in record]
@@ -217,7 +202,7 @@ def report_speeds(records: list[dict], printed: Printed | None, out: Report) -> 
             parts = []
             if printed and printed.metric == paper.SPEED:
                 cells = paper_tables.speed_cells(benchmark, result, printed)
-                parts = out.add_compared(printed, cells)
+                parts = add_compared(out, printed, cells)
             out.add_table(stem, table, *parts)
             if times := tables.time_table(result):
                 out.add_table(f"{stem}_time", times)
@@ -239,7 +224,7 @@ def make_again(row: dict) -> tuple[dict[Path, bytes], list[Agreement]]:
     with contextlib.chdir(ROOT), contextlib.redirect_stdout(io.StringIO()):
         if program == "report.py":
             config = cli.parse(Config, words, __doc__, POSITIONAL)
-            out = Report(config.out_dir)
+            out = Folder(config.out_dir)
             report_records(config, out)
             files = {out.path / name: out.files[name] for name in row["files"]}
             return files, [*out.agreements.values()]

@@ -140,6 +140,7 @@ class Folder:
     def __init__(self, path: str):
         self.path = Path(path)
         self.files: dict[str, bytes] = {}
+        self.agreements: dict = {}  # of the tables of papers, by name
 
     def add(self, name: str, *parts: str) -> str:
         """Add the nonempty parts of a text as paragraphs; return the text."""

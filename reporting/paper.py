@@ -79,10 +79,6 @@ class Printed:
         """
         return "t5" if pe == "t5-clip" and not self.is_sandwich else pe
 
-    def number(self, pe: str, context: int) -> Number:
-        """Return a number of a table, or Number()."""
-        return self.numbers.get((self.name_of(pe), context), Number())
-
 
 def index() -> dict[str, dict[str, str]]:
     """Return {table: its row in results/paper/index.csv}."""

@@ -30,7 +30,14 @@ from reporting.formatting import (
     mean_and_deviation,
     with_interval,
 )
-from reporting.paper import MARKS_REFERENCE, NDCG, Number, Printed
+from reporting.paper import (
+    MARKS_REFERENCE,
+    NDCG,
+    RECEPTIVE_FIELDS,
+    TRAINING_LENGTHS,
+    Number,
+    Printed,
+)
 from reporting.tables import Marks
 
 # Numbers that a paper prints of HellaSwag and of other data; it does not
@@ -221,6 +228,18 @@ def differing_from(paper: Printed, column: Column) -> set[str]:
     return differing
 
 
+def cells_by_length(
+    columns: list[Column], paper: Printed, marks: Marks, speeds: list[dict]
+) -> Iterator[Cell]:
+    """Return the cells that columns by length give; speeds: records of bench.py."""
+    if paper.metric == RECEPTIVE_FIELDS:
+        return receptive_field_cells(columns, paper)
+    if paper.metric == TRAINING_LENGTHS:
+        trains = [record["train"] for record in speeds if "train" in record]
+        return training_length_cells(columns, trains, paper)
+    return length_cells(columns, paper, marks)
+
+
 def length_cells(columns: list[Column], paper: Printed, marks: Marks) -> Iterator[Cell]:
     """Yield the cells of a table of contexts; marks: of our numbers.
 
@@ -232,15 +251,18 @@ def length_cells(columns: list[Column], paper: Printed, marks: Marks) -> Iterato
         if name not in paper.lengths or is_cached != ("cache_window" in paper.settings):
             continue
         differing = differing_from(paper, column)
-        for context in paper.contexts:
-            theirs = paper.number(name, context)
-            length = context * column.trained_at / paper.lengths[name]
-            values = column.values(length)
-            mark = marks.get((column.label, length), "")
-            text = f"{mean_and_deviation(values)}{mark}"
-            if theirs.value:
-                ours = Number(column.mean(length), text, mark)
+        for (encoding, context), theirs in paper.numbers.items():
+            if encoding == name:
+                length = context * column.trained_at / paper.lengths[name]
+                mark = marks.get((column.label, length), "")
+                ours = _number(column.values(length), mark)
                 yield Cell(column.label, name, f"{context:,}", ours, theirs, differing)
+
+
+def _number(values: Sequence[float], mark: str = "") -> Number:
+    """Return the mean of seeds with its deviation; none: a dash."""
+    mean = statistics.mean(values) if values else None
+    return Number(mean, f"{mean_and_deviation(values)}{mark}", mark)
 
 
 def receptive_field_cells(columns: list[Column], paper: Printed) -> Iterator[Cell]:
@@ -399,7 +421,6 @@ def generalization_cells(records: list[dict], paper: Printed) -> Iterator[Cell]:
             for quantity in QUANTITIES.get(name, ()):
                 theirs = printed.get((size, paper.name_of(column.pe), quantity))
                 if values and theirs:
-                    ours = Number(statistics.mean(values), mean_and_deviation(values))
                     label, number = f"{size}, {column.label}", Number(float(theirs), theirs)
                     differing = differing_from(paper, column)
-                    yield Cell(label, label, quantity, ours, number, differing)
+                    yield Cell(label, label, quantity, _number(values), number, differing)

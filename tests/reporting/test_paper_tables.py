@@ -89,7 +89,7 @@ def test_growth_and_order_next_to_the_paper_s():
     table, agreement = compared([*records, cached], TABLE_1)
     printed = paper.load(TABLE_1)
     growth = {
-        pe: printed.number(pe, 15360).value / printed.number(pe, 1024).value
+        pe: printed.numbers[pe, 15360].value / printed.numbers[pe, 1024].value
         for pe in ("cable", "alibi", "rope")
     }
     assert table.cells == [
