@@ -298,7 +298,7 @@ def name_model(*records: dict) -> str:
     for record in records:
         source, size = record["settings"].get("model"), record.get("size")
         if source:
-            names.add(Path(source[0]).name)
+            names.add("/".join(Path(source[0]).parts[-2:]))  # OWNER/NAME on the hub
         elif size and size != "custom":
             names.add(f"{size} model")
     number = statistics.median(numbers) if numbers else 0
