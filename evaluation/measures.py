@@ -32,10 +32,7 @@ def _speed_ratio(pairs: Pairs) -> Interval:
     if not ("others" in entry and "others" in other):
         return Interval(entry["ratios"]["rope"] / other["ratios"]["rope"])
     logs = [np.log(e["others"]["rope"]) - np.log(e["seconds"]) for e in pairs[0]]
-    first, second = logs
-    if not first.any():  # rope itself
-        return intervals.ratio_of_rounds(-second)
-    return intervals.ratio_of_rounds(first, second if second.any() else ())
+    return intervals.ratio_of_rounds(*logs)
 
 
 def log_seconds_per_token(entry: dict) -> list[float]:

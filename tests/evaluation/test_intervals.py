@@ -142,6 +142,7 @@ def test_rounds_are_compared_by_welch_s_t_interval():
     alone = intervals.ratio_of_rounds(first)
     theirs = stats.ttest_1samp(first, 0).confidence_interval()
     assert np.allclose(np.log([alone.low, alone.high]), theirs, rtol=1e-3)
+    assert intervals.ratio_of_rounds(first, np.zeros(9)) == alone  # rope, relative to itself
     wide = intervals.ratio_of_rounds([0, 0.1, 0.2], 3 * second)  # 2.8 degrees of freedom
     error = math.sqrt(np.var([0, 0.1, 0.2], ddof=1) / 3 + np.var(3 * second, ddof=1) / 5)
     width = stats.t.ppf(0.975, 2) * error
