@@ -6,6 +6,7 @@ import re
 
 import matplotlib
 import pytest
+import record_examples
 from test_report import record
 
 from reporting import figures
@@ -75,9 +76,9 @@ def test_an_encoding_has_one_color_in_every_figure(legends, tmp_path):
     records += [records[1] | {"cache_window": 256}]
     plot(records, tmp_path / "a.png")
     plot(records[:0:-1], tmp_path / "a.png")
-    entry = {"tokens_per_second": 9.0, "tokens": 9, "seconds": [1.0, 1.1], "memory": 1}
-    result = {"repeats": 2, "model": "tiny", "dtype": "float32", "device": "cpu", "compile": False}
-    result["contexts"] = {length: {"rope": entry, "cable": entry} for length in ("256", "512")}
+    result = record_examples.speed()["train"]
+    for cases in result["contexts"].values():
+        cases["rope"] = cases["cable"]
     figures.speeds(result, tmp_path / "a.png")
     panel = [("loss", [figures.Line(PLUGIN, [(1, 2.0), (2, 1.0)])])]
     figures.draw_lines(tmp_path / "a.png", "title", panel, "steps", "linear", "linear")
