@@ -307,7 +307,10 @@ def pair_that_differs(folder, name, value):
     return paths
 
 
-@pytest.mark.parametrize("name, value", [*CHANGES, ("step", 60), ("step", 40)])
+OTHER_TOKENS = "protocol", {"name": "segments", "span": 8192}
+
+
+@pytest.mark.parametrize("name, value", [*CHANGES, ("step", 60), ("step", 40), OTHER_TOKENS])
 def test_a_table_names_what_else_differs_between_runs(tmp_path, name, value):
     """Above the table, or in its caption if it is in --may_differ; also of runs of a few steps."""
     paths = pair_that_differs(tmp_path, name, value)
@@ -316,8 +319,9 @@ def test_a_table_names_what_else_differs_between_runs(tmp_path, name, value):
         report.main([*paths, "--out_dir", str(tmp_path / "out"), *flags])
         return (tmp_path / "out" / "perplexity.md").read_text()
 
-    if name in ("seed", "size", "block_size"):  # the last two are in the labels
+    if name in ("seed", "size", "block_size", "protocol"):  # in labels, or in the caption
         assert "omparable" not in reported()
+        assert ("text: span 4096 (cable), span 8192 (rope)" in reported()) == (name == "protocol")
         return
     warning = "**Not comparable**, because the runs differ in more than encoding and seed: "
     assert reported().startswith(f"{warning}{name}: ")

@@ -7,6 +7,7 @@ from reporting import paper
 from reporting.columns import make_columns
 from reporting.paper_tables import (
     Agreement,
+    Cell,
     length_cells,
     receptive_field_cells,
     speed_cells,
@@ -102,6 +103,18 @@ def test_growth_and_order_next_to_the_paper_s():
     assert "at 15 times the training length" in table.caption
     assert "2 of 3 pairs of encodings have the paper's order." in table.caption
     assert len(agreement.measured()) == 7
+
+
+def test_the_highest_ndcg_is_the_best():
+    """Of another size than the paper's: cable has 2 of 1 before, alibi 3 of 2."""
+    values = {"cable": (1.0, 2.0), "alibi": (2.0, 3.0)}
+    cells = [
+        Cell(pe, pe, column, paper.Number(value), paper.Number(value), {"size"})
+        for pe, pair in values.items()
+        for column, value in zip(("512", "1,024"), pair, strict=True)
+    ]
+    table = Agreement(paper.load("cable_table3_mldr_ndcg10_bert"), cells).table()
+    assert [row[2] for row in table.cells[1:]] == ["2 (2)", "1 (1)"]
 
 
 def test_tables_of_sandwich():
