@@ -12,14 +12,8 @@ from evaluation import intervals
 from evaluation.intervals import Interval
 
 GAIN = "Gain of context"  # record["metric"] of gain_records
-FINAL = 0.1  # fraction of a training whose mean loss is the final one
 
 Pairs = list[tuple[dict, dict]]  # entries, one pair for each seed
-
-
-def last_losses(losses: np.ndarray, fraction: float) -> np.ndarray:
-    """Return the last fraction of losses, at least one."""
-    return losses[len(losses) - max(1, round(fraction * len(losses))) :]
 
 
 def _speed_ratio(pairs: Pairs) -> Interval:

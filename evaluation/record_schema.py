@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from runtime.files import read_json, read_json_lines, working_folder_of
 from runtime.validation import Count, Length, LengthKey, Name, Text, find_mismatch
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from errors import InputError
@@ -41,10 +42,8 @@ class EqualLists(Struct):
     """An object whose lists have the same number of values."""
 
     def __post_init__(self):
-        values = {name: getattr(self, name) for name in self.__struct_fields__}
-        lengths = {
-            name: len(each) for name, each in values.items() if isinstance(each, list)
-        }
+        values = msgspec.structs.asdict(self).items()
+        lengths = {name: len(each) for name, each in values if isinstance(each, list)}
         if len({*lengths.values()}) > 1:
             raise ValueError(f"{' and '.join(lengths)} have different numbers of values")
 

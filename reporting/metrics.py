@@ -14,7 +14,7 @@ from typing import Any
 from evaluation import measures, record_schema
 from evaluation.record_schema import schema_of
 from reporting import figures, paper
-from reporting.columns import Column, make_columns
+from reporting.columns import Column
 from reporting.formatting import Table, escape_markdown, join_numbers, number_range
 from reporting.paper import Printed
 from reporting.tables import Marks, length_table, token_kind
@@ -57,16 +57,16 @@ class Metric:
     def table(self, columns: list[Column], marks: Marks | None = None) -> Table:
         """Return the table of columns; marks: see length_table."""
         table = length_table(columns, self.x_name, self.best, marks or {})
-        records = [record for each in columns for record in each.records]
-        table.caption = self.caption(records)
+        table.caption = self.caption(columns)
         return table
 
-    def caption(self, records: list[dict]) -> str:
+    def caption(self, columns: list[Column]) -> str:
         """Return what the numbers are, as Markdown: data, protocol, error.
 
         template: filled with fields of data and protocol, {text}: the
         data set, {words}: the protocol, {tokens}: their number per length.
         """
+        records = [record for each in columns for record in each.records]
         entries = entries_of(records)
         errors = [each.get("loss_se", each.get(f"{self.key}_se")) for each in entries]
         known = [error for error in errors if error is not None]
@@ -84,7 +84,6 @@ class Metric:
         if known:
             text += self.error.format(max(known))
             text += ", unknown for a single window" if len(known) < len(errors) else ""
-        columns = make_columns(records, self.key)
         is_mean = any(len(column.records) > 1 for column in columns)
         note = " Mean ± standard deviation over seeds." if is_mean else ""
         return escape_markdown(f"{text}.{note}")

@@ -7,7 +7,6 @@ from itertools import pairwise
 import numpy as np
 
 from evaluation import intervals
-from evaluation.measures import FINAL, last_losses
 from reporting.columns import Column, all_lengths, make_columns, sort_key
 from reporting.formatting import (
     Bold,
@@ -20,6 +19,7 @@ from reporting.formatting import (
 )
 
 Marks = dict[tuple[str, float], str]  # (label of a column, length) -> mark after the number
+FINAL = 0.1  # fraction of a training whose mean loss is the final one
 MAX_COLUMNS = 8  # wider tables are transposed
 
 
@@ -116,21 +116,18 @@ def token_kind(record: dict) -> str:
 
 def loss_table(record: dict) -> Table:
     """Return a table of `plot.py losses`: mean ± standard deviation over seeds."""
-    shared = set.intersection(
-        *({step for step, _ in run["losses"]} for run in record["runs"])
-    )
+    runs = [dict(run["losses"]) for run in record["runs"]]
+    shared = sorted(set.intersection(*map(set, runs)))
+    last = shared[-max(1, round(FINAL * len(shared))) :]
     shown = {"block_size": 1, "step": None, "settings": {}}
     cells = [["encoding", "final loss", "mean loss", "seeds"]]
     for column in make_columns([run | shown for run in record["runs"]], "losses"):
-        runs = column.records if shared else []
-        losses = [
-            np.array([y for step, y in run["losses"] if step in shared]) for run in runs
-        ]
+        found = [dict(run["losses"]) for run in column.records if shared]
         row = [column.label]
-        for part in (FINAL, 1):
-            means = [float(last_losses(each, part).mean()) for each in losses]
+        for steps in (last, shared):
+            means = [statistics.mean(losses[step] for step in steps) for losses in found]
             row.append(mean_and_deviation(means, 3))
-        cells.append([*row, f"{len(losses)}"])
+        cells.append([*row, f"{len(found)}"])
     return Table(
         cells,
         caption=f"Training loss in nats, {record['training']}: mean over the last {FINAL:.0%} of "

@@ -136,8 +136,8 @@ def test_seeds_become_one_column_with_standard_deviation():
         ["     256 ", " **4.10 ± 0.14** ", " 5.00 "],
         ["     512 ", "               — ", " 6.00 "],
     ]
-    assert PERPLEXITY.caption(records).endswith(" Mean ± standard deviation over seeds.")
-    assert "seed" not in PERPLEXITY.caption(records[1:])
+    assert table.caption.endswith(" Mean ± standard deviation over seeds.")
+    assert "seed" not in table_of(records[1:]).caption
     assert table.csv() == "context,cable,cable std,rope\n256,4.1,0.141421,5\n512,,,6\n"
     equal = [record("cable", {256: 4.0}, run=f"{seed}", seed=seed) for seed in (1, 2)]
     assert table_of(equal).csv() == "context,cable,cable std\n256,4,0\n"
