@@ -33,7 +33,7 @@ import torch
 from errors import InputError
 from evaluation import runner
 from evaluation.runner import LoadedRun, Plan
-from model import perplexity
+from losses import perplexity
 from text_data import data_loader
 from text_data.shards import Shards
 from text_data.tokenizer import load_tokenizer

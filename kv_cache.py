@@ -10,6 +10,8 @@ from torch import Tensor
 
 from operators.elementary import at_least_float32
 
+CACHE_CHUNK = 1024  # tokens of a long text that are read at a time
+
 
 class LayerCache:
     """Keys, values and key features of one layer, in buffers (B, H, tokens, D).
@@ -117,7 +119,7 @@ class Cache:
         return self.layers[0].length
 
     def fix_shapes(self) -> None:
-        """Fix the shapes of one-token steps: `GPT.decode` compiles once."""
+        """Fix the shapes of one-token steps: `generation.sampling.decode` compiles once."""
         self.position = torch.tensor([self.length], device=self.layers[0].buffers[0].device)
         for layer in self.layers:
             layer.position = self.position

@@ -29,6 +29,8 @@ import attention
 import pe_spec
 from errors import InputError
 from kv_cache import Cache, LayerCache
+from losses import MeanCrossEntropy, cross_entropies
+from operators.elementary import at_least_float32
 from posenc import Encoding
 
 SIZES = {  # n_layer, n_head, n_embd
@@ -44,19 +46,6 @@ COUNTS += ("n_kv_head", "head_dim", "n_inner")
 CUSTOM = "custom"  # the size of a shape that is not in SIZES
 FILLED_IN: Any = None  # default of what `size`, or `block` and the shape, determine
 BLOCKS = ("gpt2", "llama")
-CACHE_CHUNK = 1024  # tokens that `losses` reads at a time through a cache
-# Elements of the largest block of logits (tokens, V): 256 MB in
-# float32.
-LOGITS_CHUNK = 2**26
-ROW_MULTIPLE = 64
-# Of chunks in training on a GPU: adding a chunk's gradient takes time.
-GPU_CHUNK_FACTOR = 4
-# torch.compile delays these additions: many chunks keep nearly all
-# logits.
-MAX_GPU_CHUNKS = 8
-# In training on a CPU, chunks stay in caches.
-CPU_LOGITS_CHUNK = 2**21
-MIN_CPU_ROWS = 512
 
 
 @dataclass
@@ -167,7 +156,7 @@ class RMSNorm(nn.RMSNorm):
     """RMSNorm in float32; the result has the dtype of x."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(attention.at_least_float32(x)).to(x.dtype)
+        return super().forward(at_least_float32(x)).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -328,24 +317,10 @@ class GPT(nn.Module):
         masked_positions: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Return logits (B, T, V) of tokens (B, T) int64, or the loss.
-
-        The loss is the mean cross-entropy in nats of targets (B, T), or
-        (B, t) at masked_positions (B, t) int64. cache: the earlier
-        tokens, extended.
-        """
+        """Return `logits` of tokens (B, T), or with targets their `loss`."""
         if targets is None:
-            return self.hidden(tokens, cache) @ self.output_embeddings.T
-        x = self._forward_blocks(tokens, cache)
-        return self.mean_loss(x, targets, masked_positions)
-
-    def mean_loss(self, x: Tensor, targets: Tensor, positions: Tensor | None) -> Tensor:
-        """Return the loss of the last block's output (B, T, C)."""
-        x = self.ln_f(x)
-        if positions is not None:
-            x = select(x, positions)  # (B, t, C)
-        weight = self.wte.weight if self.lm_head is None else self.lm_head.weight
-        return MeanCrossEntropy.apply(x.flatten(0, 1), weight, targets.flatten())
+            return self.logits(tokens, cache)
+        return self.loss(tokens, targets, masked_positions)
 
     def set_vocabulary(self, tokens: int) -> None:
         """Exclude the vocabulary's padding, except in training.
@@ -376,16 +351,51 @@ class GPT(nn.Module):
     def hidden(
         self, tokens: Tensor, cache: Cache | None = None, lengths: Tensor | None = None
     ) -> Tensor:
-        """Return the output of the last norm (B, T, C) for tokens (B, T).
+        """Return the output of the last norm (B, T, C) for tokens (B, T) int64.
 
-        tokens: or their embeddings (B, T, C). lengths: (B,) int64, at
-        least 1: tokens of each text, for encoders; the rest is padding.
-        Raises InputError beyond max_context.
+        tokens: or their embeddings (B, T, C). cache: the earlier tokens, extended.
+        lengths: (B,) int64, at least 1: tokens of each text, for encoders; the rest is
+        padding. Raises InputError beyond max_context.
         """
-        return self.ln_f(self._forward_blocks(tokens, cache, lengths))
+        return self.ln_f(self._run_blocks(tokens, cache, lengths))
 
-    def _forward_blocks(
-        self, tokens: Tensor, cache: Cache | None, lengths: Tensor | None = None
+    def logits(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        """Return the logits (B, T, V) of tokens (B, T), as `hidden`."""
+        return self.hidden(tokens, cache) @ self.output_embeddings.T
+
+    def loss(
+        self,
+        tokens: Tensor,
+        targets: Tensor,
+        masked_positions: Tensor | None = None,
+        reduction: str = "mean",
+    ) -> Tensor:
+        """Return cross-entropies in nats, without holding all logits.
+
+        targets (B, t) int64: of the last t tokens, or of masked_positions (B, t) int64.
+        reduction: "mean": (), with gradients, of targets for all tokens or masked_positions;
+        "none": (B, t) float32, without gradients and without the vocabulary's padding.
+        """
+        if reduction == "mean":
+            return self.mean_loss(self._run_blocks(tokens), targets, masked_positions)
+        with torch.no_grad():
+            hidden = self.hidden(tokens)
+            if masked_positions is None:
+                hidden = hidden[:, hidden.size(1) - targets.size(1) :]
+            else:
+                hidden = select(hidden, masked_positions)
+            return cross_entropies(hidden, self.output_embeddings, targets)
+
+    def mean_loss(self, x: Tensor, targets: Tensor, positions: Tensor | None) -> Tensor:
+        """Return the loss of the last block's output (B, T, C)."""
+        x = self.ln_f(x)
+        if positions is not None:
+            x = select(x, positions)  # (B, t, C)
+        weight = self.output_layer.weight
+        return MeanCrossEntropy.apply(x.flatten(0, 1), weight, targets.flatten())
+
+    def _run_blocks(
+        self, tokens: Tensor, cache: Cache | None = None, lengths: Tensor | None = None
     ) -> Tensor:
         """Return the last block's output (B, T, C) after cached tokens."""
         start = cache.length if cache else 0
@@ -395,29 +405,15 @@ class GPT(nn.Module):
                 f"a context of {stop} tokens is too long: {self.config.pe} supports at most "
                 f"{self.max_context} positions"
             )
+        pos = torch.arange(start, stop, device=tokens.device)  # (T,)
         if cache is not None:
             assert not torch.is_grad_enabled(), "a cache holds no gradients"
             assert self.config.causal, "only a causal model can use a cache"
             fits = cache.capacity is None or stop <= cache.capacity
             assert fits, "the cache is too small"
-        pos = torch.arange(start, stop, device=tokens.device)  # (T,)
-        return self._run_blocks(tokens, pos, cache, lengths)
-
-    def decode(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """Return logits (B, V) after tokens (B, 1); the cache has fixed shapes.
-
-        Only the device knows the position: the capacity is not checked.
-        """
-        assert cache.position is not None, "call Cache.fix_shapes first"
-        x = self._run_blocks(tokens, cache.position, cache)  # (B, 1, C)
-        logits = self.ln_f(x)[:, 0] @ self.output_embeddings.T
-        cache.position += 1
-        return logits
-
-    def _run_blocks(self, tokens, pos, cache, lengths=None):
-        """Return the last block's output (B, T, C) for tokens at pos (T,)."""
+            pos = pos if cache.position is None else cache.position
         x = tokens if tokens.is_floating_point() else self.wte(tokens)
-        x = self.posenc[0].embed(attention.at_least_float32(x), pos)  # (B, T, C)
+        x = self.posenc[0].embed(at_least_float32(x), pos)  # (B, T, C)
         recompute = self.activation_checkpointing and torch.is_grad_enabled()
         layers = zip(self.h, self.posenc, self.attention_paths, strict=True)
         for layer, (block, encoding, path) in enumerate(layers):
@@ -427,43 +423,6 @@ class GPT(nn.Module):
             else:
                 x = block(x, *context)
         return x
-
-    @torch.no_grad()
-    def losses(
-        self,
-        tokens: Tensor,
-        targets: Tensor,
-        masked_positions: Tensor | None = None,
-        cache_window: int | None = None,
-    ) -> Tensor:
-        """Return cross-entropies in nats (B, t) float32, without all logits.
-
-        Targets (B, t): of the last t tokens, or of masked_positions
-        (B, t). cache_window: no token attends this far back; memory
-        does not grow.
-        """
-        if masked_positions is not None:
-            hidden = select(self.hidden(tokens), masked_positions)
-            return self._cross_entropies(hidden, targets)
-        T = tokens.size(1)
-        first = T - targets.size(1)  # position of the first target
-        cache = Cache(self, window=cache_window) if cache_window else None
-        step = CACHE_CHUNK if cache else T
-        losses = []
-        for start in range(0, T, step):
-            hidden = self.hidden(tokens[:, start : start + step], cache)  # (B, step, C)
-            hidden = hidden[:, max(0, first - start) :]
-            if hidden.size(1) > 0:
-                next_target = max(0, start - first)
-                part = targets[:, next_target : next_target + hidden.size(1)]
-                losses.append(self._cross_entropies(hidden, part))
-        return torch.cat(losses, 1)
-
-    def _cross_entropies(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Return cross-entropies (B, t) of hidden (B, t, C)."""
-        weight = self.output_embeddings
-        losses = cross_entropies(hidden.flatten(0, 1), weight, targets.flatten())
-        return losses.view_as(targets)
 
     def clamp_parameters_(self) -> None:
         """Clamp the encodings' parameters after a step."""
@@ -515,77 +474,3 @@ class GPT(nn.Module):
 def select(hidden: Tensor, positions: Tensor) -> Tensor:
     """Return hidden (B, T, C) at positions (B, t): (B, t, C)."""
     return hidden.gather(1, positions[..., None].expand(-1, -1, hidden.size(-1)))
-
-
-def _rows_per_chunk(vocab_size: int) -> int:
-    """Return a chunk's rows; other multiples are slow in bfloat16 on CPUs."""
-    rows = max(1, LOGITS_CHUNK // vocab_size)
-    return rows - rows % ROW_MULTIPLE if rows > ROW_MULTIPLE else rows
-
-
-def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Return -log softmax(x weight^T)[target] in nats, without gradients.
-
-    x (N, C), weight (V, C), targets (N,) int64 -> (N,) float32.
-    """
-    rows = _rows_per_chunk(len(weight))
-    x = x.to(weight.dtype)
-    # Small tensors between the logits would keep glibc from reusing
-    # memory.
-    losses = x.new_empty(len(x))
-    # bfloat16 rounds OpenAI's GPT-2's logits, near -100, to multiples
-    # of 0.5.
-    with torch.autocast(x.device.type, enabled=False):
-        for start in range(0, len(x), rows):
-            chunk = slice(start, start + rows)
-            logits = x[chunk] @ weight.T
-            losses[chunk] = F.cross_entropy(logits, targets[chunk], reduction="none")
-            del logits  # before the next ones
-    return losses
-
-
-def perplexity(loss: float) -> float:
-    """Return the perplexity of a mean loss in nats; infinity from 700 nats on."""
-    return math.inf if loss >= 700 else math.exp(loss)
-
-
-class MeanCrossEntropy(torch.autograd.Function):
-    """The mean of `cross_entropies`, () float32, with gradients.
-
-    Forward computes each chunk's gradients. Sums are float32 (torch
-    2.13's linear_cross_entropy rounds the loss).
-    """
-
-    @staticmethod
-    def forward(ctx, x, weight, targets):
-        """Return the loss (): x (N, C), weight (V, C), targets (N,) int64."""
-        losses, x_grads = [], []
-        weight_grad = torch.zeros_like(weight)
-        rows = _rows_per_chunk(len(weight))
-        if x.is_cuda:  # equal chunks, if possible: they share compiled kernels
-            fewest = min(-(-len(x) // (GPU_CHUNK_FACTOR * rows)), MAX_GPU_CHUNKS)
-            counts = range(fewest, MAX_GPU_CHUNKS + 1)
-            rows = -(-len(x) // next((n for n in counts if len(x) % n == 0), fewest))
-        elif x.device.type == "cpu":
-            rows = min(rows, max(MIN_CPU_ROWS, CPU_LOGITS_CHUNK // len(weight)))
-        for part, y in zip(x.split(rows), targets[:, None].split(rows), strict=True):
-            logits = part @ weight.T
-            log_p = attention.at_least_float32(logits).log_softmax(-1)
-            losses.append(-log_p.gather(1, y))
-            # Times N: dividing early would underflow in float16.
-            grad = log_p.exp_()
-            if x.is_cuda or torch.compiler.is_compiling():
-                grad.sub_(torch.zeros_like(grad).scatter_(1, y, 1))
-            else:
-                grad.scatter_(1, y, grad.gather(1, y) - 1)
-            grad = grad.to(logits.dtype)
-            x_grads.append(grad @ weight)
-            weight_grad += grad.T @ part
-        ctx.save_for_backward(torch.cat(x_grads), weight_grad)
-        return torch.cat(losses).mean()
-
-    @staticmethod
-    def backward(ctx, grad):
-        x_grad, weight_grad = ctx.saved_tensors
-        grad = grad / len(x_grad)
-        return x_grad.to(grad.dtype) * grad, weight_grad * grad, None

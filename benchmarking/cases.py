@@ -192,7 +192,7 @@ def evaluation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     if setting.context > (model.max_context or setting.context):
         return {}
     batch = setting.make_batch(model.config.vocab_size)
-    losses = setting.maybe_compile(model.losses)
+    losses = setting.maybe_compile(functools.partial(model.loss, reduction="none"))
 
     def forward():
         with devices.autocast(setting.device, setting.dtype):

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
-import model as gpt
-from evaluation import layer_checks
+from evaluation import layer_checks, runner
 from evaluation.checks import Measurements, NotApplicable, check, compare, require, within
 from evaluation.layer_checks import all_pairs, difference_error, small_chunks
+from generation import sampling
 from kv_cache import Cache
 from model import GPT, GPTConfig
 from pe_spec import Composition, layer_specs
@@ -143,9 +143,9 @@ def check_cache_window(spec: str, window: int) -> Measurements:
     def plain(q, k, v, bias_inputs, scale, *_):
         return all_pairs(q, k, v, bias_inputs, scale, window)
 
-    with mock.patch.object(gpt, "CACHE_CHUNK", 16), small_chunks():
-        ours = model.losses(tokens, tokens, cache_window=window)
-        last = model.losses(tokens, tokens[:, -20:], cache_window=window)
+    with mock.patch.object(runner, "CACHE_CHUNK", 16), small_chunks():
+        ours = runner.windowed_losses(model, tokens, tokens, window)
+        last = runner.windowed_losses(model, tokens, tokens[:, -20:], window)
     what = "error if only the last 20 tokens have targets"
     compare(last, ours[:, -20:], 1e-5, 1.3e-6, what)
     with mock.patch("attention.biased_attention", plain), torch.no_grad():
@@ -177,11 +177,11 @@ def check_fixed_shapes(spec: str) -> Measurements:
     model = make_lively_model(spec, n_layer=1)
     tokens = torch.randint(V, (2, 50))
     cache = Cache(model, 70)
-    decode = torch.compile(model.decode, fullgraph=True, backend=backend)
+    decode = torch.compile(sampling.decode, fullgraph=True, backend=backend)
     with torch.no_grad():
         model(tokens[:, :30], cache=cache)
         cache.fix_shapes()
-        logits = [decode(tokens[:, i, None], cache) for i in range(30, 50)]
+        logits = [decode(model, tokens[:, i, None], cache) for i in range(30, 50)]
         yield compare(torch.stack(logits, 1), model(tokens)[:, 30:], atol=1e-4)
     require_graphs(backend, 1)
 

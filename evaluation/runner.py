@@ -40,11 +40,14 @@ from runtime.validation import check, find_mismatch
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 import attention
 from errors import InputError
 from evaluation import record_schema
+from kv_cache import CACHE_CHUNK, Cache
+from losses import cross_entropies
 from model import GPT
 from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
 from text_data.shards import Shards, same_tokenizer
@@ -141,23 +144,47 @@ class LoadedRun:
 
     def losses(
         self,
-        tokens: torch.Tensor,
-        targets: torch.Tensor,
-        positions: torch.Tensor | None = None,
+        tokens: Tensor,
+        targets: Tensor,
+        positions: Tensor | None = None,
         cache_window: int | None = None,
     ) -> np.ndarray:
-        """Return the losses (B, t) float64 of targets on the CPU; as GPT.losses."""
-        tensors = (
+        """Return the losses (B, t) float64 of targets on the CPU; see GPT.loss.
+
+        cache_window: see `windowed_losses`.
+        """
+        tokens, targets, positions = (
             None if x is None else x.to(self.device) for x in (tokens, targets, positions)
         )
         with devices.autocast(self.device, self.dtype):
-            losses = self.model.losses(*tensors, cache_window)
+            if cache_window:
+                losses = windowed_losses(self.model, tokens, targets, cache_window)
+            else:
+                losses = self.model.loss(tokens, targets, positions, reduction="none")
         return losses.double().cpu().numpy()
 
     def sum(self, array: np.ndarray) -> np.ndarray:
         """Return the sum of the arrays of all ranks, computed in place."""
         self.processes.sum(torch.from_numpy(array))
         return array
+
+
+@torch.no_grad()
+def windowed_losses(model: GPT, tokens: Tensor, targets: Tensor, window: int) -> Tensor:
+    """Return cross-entropies in nats (B, t) float32 of the last t tokens' targets.
+
+    No token attends `window` tokens back or further, and memory does not grow with the
+    text: it is read through a cache.
+    """
+    first = tokens.size(1) - targets.size(1)  # position of the first target
+    cache, losses = Cache(model, window=window), []
+    for start in range(0, tokens.size(1), CACHE_CHUNK):
+        hidden = model.hidden(tokens[:, start : start + CACHE_CHUNK], cache)
+        hidden = hidden[:, max(0, first - start) :]
+        if hidden.size(1) > 0:
+            part = targets[:, max(0, start - first) :][:, : hidden.size(1)]
+            losses.append(cross_entropies(hidden, model.output_embeddings, part))
+    return torch.cat(losses, 1)
 
 
 @dataclass(kw_only=True)

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kv_cache import Cache
-from model import CACHE_CHUNK, GPT
+from kv_cache import CACHE_CHUNK, Cache
+from model import GPT
 
 GROWTH = 256  # least growth of the buffer of the texts, in tokens
 
@@ -61,7 +61,7 @@ def generate(
     capacity = max(final_lengths)
     if model.max_context is not None:
         capacity = min(capacity, model.max_context)
-    decode = torch.compile(model.decode, fullgraph=True) if config.compile else None
+    compiled = torch.compile(decode, fullgraph=True) if config.compile else None
 
     longest = max(prompt_lengths)
     padded = [prompt + [0] * (longest - len(prompt)) for prompt in prompts]
@@ -77,7 +77,7 @@ def generate(
             start, cached = length - max(1, capacity // 2), 0
             cache = Cache(model, capacity)
         with devices.autocast(device, dtype):
-            logits = _logits(model, texts[:, start + cached : length], cache, decode)
+            logits = _logits(model, texts[:, start + cached : length], cache, compiled)
         cached = length - start
         sampled = sample_token(logits.float(), config, generator)
         if length < longest:
@@ -97,12 +97,25 @@ def generate(
         yield new_tokens
 
 
-def _logits(model: GPT, tokens: Tensor, cache: Cache, decode: Callable | None) -> Tensor:
+def decode(model: GPT, tokens: Tensor, cache: Cache) -> Tensor:
+    """Return logits (B, V) after tokens (B, 1); the cache has fixed shapes.
+
+    Only the device knows the position: the capacity is not checked.
+    """
+    assert cache.position is not None, "call Cache.fix_shapes first"
+    logits = model.logits(tokens, cache)[:, 0]
+    cache.position += 1
+    return logits
+
+
+def _logits(model: GPT, tokens: Tensor, cache: Cache, compiled: Callable | None) -> Tensor:
     """Read tokens (B, T) into the cache; return the next logits (B, V)."""
-    if decode is not None and cache.length > 0:
+    if compiled is not None and cache.length > 0:
         if cache.position is None:
             cache.fix_shapes()
-        return decode(tokens.clone(), cache)  # a slice has another alignment in each step
+        return compiled(
+            model, tokens.clone(), cache
+        )  # a slice has another alignment in each step
     for part in tokens.split(CACHE_CHUNK, 1):
         last = model.hidden(part, cache)[:, -1]  # (B, C)
     return last @ model.output_embeddings.T

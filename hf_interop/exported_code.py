@@ -35,6 +35,7 @@ MODULES = (
     "attention_cpu",
     "pe_spec",
     "posenc",
+    "losses",
     "operators.elementary",
     "more_encodings",
     *FURTHER_ENCODINGS,

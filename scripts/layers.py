@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 # No module imports one of a later row. Other modules at the root are
 # programs.
 LAYERS = (
-    *("errors operators", "posenc pe_spec"),
+    *("errors operators", "losses posenc pe_spec"),
     *("attention_cpu more_encodings triton_attention", "attention", "kv_cache", "model"),
     *("runtime", "text_data", "training", "generation", "evaluation", "hf_interop"),
     *("reporting", "benchmarking", "retrieval", "programs"),

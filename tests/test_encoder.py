@@ -94,7 +94,7 @@ def test_loss_is_of_the_masked_tokens_only():
     logits = torch.stack([model(tokens)[row, at] for row, at in enumerate(positions)])
     expected = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
     assert_allclose(model(tokens, targets, positions).item(), expected.mean().item(), rtol=1e-5)
-    losses = model.losses(tokens, targets, positions)
+    losses = model.loss(tokens, targets, positions, reduction="none")
     assert_allclose(losses, expected.detach().view(3, 2), rtol=1e-4)
 
 

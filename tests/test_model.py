@@ -18,7 +18,8 @@ import attention
 from errors import InputError
 from evaluation.model_checks import V, gradients, make_lively_model, make_model
 from kv_cache import Cache
-from model import GPT, GPTConfig, MeanCrossEntropy, cross_entropies
+from losses import MeanCrossEntropy, cross_entropies
+from model import GPT, GPTConfig
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ from model import GPT, GPTConfig, MeanCrossEntropy, cross_entropies
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 def test_chunked_loss_matches_cross_entropy(rows, dtype, exact, monkeypatch):
     """Value and gradients, for chunks of 1, 7 and all 128 rows, with an output gradient of 1000."""
-    monkeypatch.setattr("model.LOGITS_CHUNK", rows * V)
+    monkeypatch.setattr("losses.LOGITS_CHUNK", rows * V)
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(n, 24, generator=generator).requires_grad_() for n in (128, V))
     targets = torch.randint(V, (128,), generator=generator)
@@ -47,7 +48,7 @@ def test_chunked_loss_matches_cross_entropy(rows, dtype, exact, monkeypatch):
 
 
 def test_loss_never_allocates_all_logits(monkeypatch):
-    monkeypatch.setattr("model.LOGITS_CHUNK", 8 * V)
+    monkeypatch.setattr("losses.LOGITS_CHUNK", 8 * V)
     x, weight = torch.randn(500, 24, requires_grad=True), torch.randn(V, 24, requires_grad=True)
     largest = 0
 

@@ -30,6 +30,10 @@ class Windows:
     others once. Raises InputError if no window fits.
     """
 
+    counts_correct = (
+        False  # whether a validation reports the fraction of correct predictions
+    )
+
     def __init__(self, shards: Shards, length: int):
         self.shards = shards
         self.length = length

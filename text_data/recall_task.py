@@ -65,6 +65,8 @@ class RecallWindows(Windows):
     InputError also if a sequence is too short for the task.
     """
 
+    counts_correct = True
+
     def __init__(self, shards: Shards, length: int, sequences: int = 0):
         super().__init__(shards, length)
         self.curriculum = round(CURRICULUM * sequences)

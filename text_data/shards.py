@@ -31,7 +31,6 @@ import msgspec
 import numpy as np
 
 from errors import InputError
-from text_data.tokenizer import load_tokenizer
 
 META = "meta.json"
 MAGIC = 20240520
@@ -398,8 +397,11 @@ class Shards:
     @property
     def tokenizer_files(self) -> dict[str, bytes]:
         """The tokenizer's files, content by name."""
-        name = self.tokenizer
-        return load_tokenizer(name, self.folder).files if "@" in name else {}
+        if "@" not in self.tokenizer:
+            return {}
+        from text_data.tokenizer import load_tokenizer
+
+        return load_tokenizer(self.tokenizer, self.folder).files
 
     @property
     def padded_vocab_size(self) -> int:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from errors import InputError
-from model import GPT, perplexity, select
+from losses import perplexity
+from model import GPT, select
 from text_data.data_loader import Windows
-from text_data.recall_task import RecallWindows
 
 
 class Step(NamedTuple):
@@ -110,11 +110,13 @@ def validation_sums(
     """Return sums of losses and correct predictions of a batch, (2,) float64.
 
     Tensors: of `Windows.batch`; rows after the first `rows` are
-    padding. Correct predictions are counted for `RecallWindows` only.
+    padding. Correct predictions are counted if `windows.counts_correct`.
     """
-    losses = model.losses(inputs, targets, *positions)[:rows].sum(dtype=torch.float64)
+    losses = model.loss(inputs, targets, *positions, reduction="none")[:rows].sum(
+        dtype=torch.float64
+    )
     correct = torch.zeros_like(losses)
-    if isinstance(windows, RecallWindows):
+    if windows.counts_correct:
         correct += is_correct(model, inputs, targets, *positions)[:rows].sum()
     return torch.stack([losses, correct])
 
@@ -144,7 +146,7 @@ def validation_values(
     loss, accuracy = (sums / tokens).tolist()
     values = {"loss": loss, "tokens": tokens}
     columns = [f"val loss {loss:.4f}", f"perplexity {perplexity(loss):.3f}"]
-    if isinstance(windows, RecallWindows):
+    if windows.counts_correct:
         values["accuracy"] = accuracy
         columns.append(f"accuracy {accuracy:.1%}")
     return values, columns

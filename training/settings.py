@@ -22,7 +22,6 @@ from attention import PathName
 from errors import InputError
 from model import GPT, GPTConfig
 from text_data.data_loader import MaskedWindows, Windows
-from text_data.recall_task import RecallWindows
 from text_data.shards import Shards
 from training.optimizer import OPTIMIZERS
 
@@ -248,6 +247,8 @@ def inherit(values: dict, given: set[str]) -> dict:
 def make_windows(config, shards: Shards) -> Windows:
     """Return the windows that the objective trains on."""
     if config.objective == "recall":
+        from text_data.recall_task import RecallWindows
+
         sequences = config.steps * config.sequences_per_step(world_size=1)
         return RecallWindows(shards, config.block_size, sequences)
     if config.objective == "mlm":

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from evaluation import intervals
-from training.metrics import perplexity
+from losses import perplexity
 
 
 def entry(losses, tokens=None):

@@ -13,7 +13,7 @@ from record_examples import DATA, MODEL
 
 from errors import InputError
 from evaluation import runner
-from training.metrics import perplexity
+from losses import perplexity
 
 IDENTITY = {**MODEL, "data": DATA, "protocol": {"name": "segments", "remainder": "counted"}}
 CPU = torch.device("cpu")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from model import GPT, GPTConfig
+from text_data.data_loader import Windows
 from training import metrics
 
 
@@ -49,5 +50,5 @@ def test_padding_of_a_batch_does_not_count():
     logits = model(tokens[:, :-1])
     losses = torch.nn.functional.cross_entropy(logits.mT, tokens[:, 1:], reduction="none").sum(1)
     for count in range(4):
-        sums = metrics.validation_sums(model, None, count, tokens[:, :-1], tokens[:, 1:])
+        sums = metrics.validation_sums(model, Windows, count, tokens[:, :-1], tokens[:, 1:])
         assert sums.tolist() == pytest.approx([losses[:count].sum().item(), 0])
