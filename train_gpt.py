@@ -95,10 +95,12 @@ class Trainer:
             for split in ("train", "val")
         )
         self.run, checkpoint = self.open_run()
-        self.tokenizer = None
-        if config.sample_every:
+        self.tokenizer = self.sampling = None
+        if config.sample_every:  # imported here, because they may be missing
+            from generation import sampling
             from text_data.tokenizer import load_tokenizer
 
+            self.sampling = sampling
             name = self.train_windows.shards.tokenizer
             self.tokenizer = load_tokenizer(name, config.data)
         self.init_steps, source = self.run.init_steps, checkpoint
@@ -285,9 +287,8 @@ class Trainer:
         """Print and log a text of the model, from a document's start on."""
         if self.rank:
             return
-        from generation import sampling
-
-        assert self.tokenizer is not None  # with sample_every
+        assert self.tokenizer and self.sampling  # with sample_every
+        sampling = self.sampling
         end = self.tokenizer.eot
         config = sampling.SamplingConfig(max_new_tokens=SAMPLE_TOKENS)
         self.model.eval()

@@ -13,6 +13,9 @@ MINIMUM_PYTHON = (3, 11)
 # Modules that every program needs. Others are imported where they are
 # used.
 REQUIRED = ("torch", "numpy", "msgspec", "yaml", "tqdm", "filelock")
+# Folders that a training can do without.
+OPTIONAL = ("attention_cpu", "benchmarking", "evaluation", "generation", "hf_interop")
+OPTIONAL += ("more_encodings", "reporting", "retrieval", "triton_attention")
 
 
 def installation_problem():
@@ -33,10 +36,12 @@ def installation_problem():
 def describe_missing_package(error):
     """Return a line that names the package whose import failed, or None.
 
-    A missing module of this repository, or of Python itself, is a bug.
+    Other missing modules of this repository, or of Python itself, are a bug.
     """
     name = error.name if isinstance(error, ImportError) else None
     package, _, submodule = (name or "").partition(".")
+    if package in OPTIONAL and not importlib.util.find_spec(package):
+        return f"the folder {package} is missing: restore it, as by git checkout {package}"
     root = Path(__file__).parent.parent
     own = root / package  # this repository without a package
     is_own = own.is_dir() or own.with_suffix(".py").is_file()

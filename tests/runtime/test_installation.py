@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -9,7 +10,7 @@ import venv
 import runtime
 
 import pytest
-from conftest import CORE, ROOT, TINY
+from conftest import CORE, ROOT, TINY, python
 
 PROGRAMS = [[path.name] for path in sorted(ROOT.glob("*.py")) if path.stem not in CORE]
 MODULES = [
@@ -150,3 +151,28 @@ def test_only_packages_are_named_as_missing():
         assert line and name.partition(".")[0] in line
     for name in ("_lzma", "reporting", "reporting.no_such_module", "posenc"):
         assert not runtime.describe_missing_package(ModuleNotFoundError("no module", name=name))
+
+
+def test_training_works_without_optional_folders(tmp_path, data_dir):
+    """One line names the folder where a flag needs it, before the first step."""
+    copy = tmp_path / "copy"
+    for name in subprocess.run(
+        ["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.split():
+        if not name.startswith(("tests/", *runtime.OPTIONAL)):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, copy / name)
+    flags = [*TINY, "--data", data_dir, "--out_dir"]
+    done = python("train_gpt.py", *flags, tmp_path / "run", cwd=copy)
+    assert done.returncode == 0, done.stderr
+    for flag, folder in (
+        (["--sample_every", "1"], "generation"),
+        (["--dry_run"], "benchmarking"),
+        (["--list"], "more_encodings"),
+        (["--attention", "triton"], "triton_attention"),
+        (["--attention", "flex"], "triton_attention"),
+    ):
+        done = python("train_gpt.py", *flags, tmp_path / "other", *flag, cwd=copy)
+        (line,) = done.stderr.splitlines()
+        assert (done.returncode, line.startswith("error: ")) == (2, True) and folder in line
+    assert not (tmp_path / "other").exists()
