@@ -18,7 +18,10 @@ experiment --name sandwich_section6 --data fineweb-edu --train sandwich_small --
 experiment --name sandwich_section6 --commands - "$@" < <(
     context=$(at_scale 8192)
     line plot.py distances sandwich sandwich-smoothed --context "$context" --fit "$context" --out figure9.png
-    line plot.py distances $(option encodings $encodings) --context "$context" --out figure10.png
+    mapfile -t shown < <(option encodings $encodings | grep '^sandwich')
+    if [ ${#shown[@]} != 0 ]; then
+        line plot.py distances "${shown[@]}" --context "$context" --out figure10.png
+    fi
 )
 experiment --name sandwich_section6/speed --paper sandwich_section6.2_speed --commands - "$@" < <(
     line bench.py train --encodings sandwich,t5,kerple --model "$(pick small tiny quickstart)" --micro_batch 32 \
