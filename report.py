@@ -35,9 +35,10 @@ compares; without --check it writes them.
 """
 
 import contextlib
-import importlib
 import io
 import shlex
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -230,7 +231,8 @@ def make_again(row: dict) -> tuple[dict[Path, bytes], list[Agreement]]:
             return files, [*out.agreements.values()]
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder) / "plot.png"
-            importlib.import_module("plot").main([*words[:-1], str(made)])
+            command = [sys.executable, program, *words[:-1], str(made)]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             return {Path(words[-1]): made.read_bytes()}, []
 
 
