@@ -258,11 +258,11 @@ def select_path(
         return MASKED
     if inference and (padding or mask_spec.window_size is not None):
         return MASKED
-    if path.fused and encoding.bias is None:
+    if path.fused and not encoding.has("bias"):
         return path
     if padding:
         return DENSE
-    if inference and encoding.bias is not None:
+    if inference and encoding.has("bias"):
         shared = all(feature.size(0) == 1 for feature in q_features + k_features)
         is_small = q.size(2) == 1  # or shared by the whole batch
         if path.name == DENSE.name:
@@ -302,7 +302,7 @@ def _masked(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
 def _fused(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None, backend=None):
     """Compute attention by the fused kernel, the bias as extra columns."""
     encoding, q_features, k_features = bias_inputs
-    if encoding.bias is None:
+    if not encoding.has("bias"):
         return sdpa(q, k, v, scale, mask_spec, backend)
     factors = encoding.factors(q_features, k_features)
     return sdpa_with_bias(q, k, v, factors, scale, mask_spec.causal, backend)
@@ -326,7 +326,7 @@ def _chunks(q, k, v, bias_inputs, mask_spec):
     causal, window_size = mask_spec.causal, mask_spec.window_size
     reach, lengths = window_size or S, mask_spec.lengths
     elements = CHUNK_ELEMENTS * (GPU_CHUNK_FACTOR if q.is_cuda else 1)
-    if encoding.logits_transform is not None:
+    if encoding.has("logits_transform"):
         elements //= FULL_ROW_FACTOR
     rows_per_chunk = max(16, elements // (B * H * S))
     for start in range(0, T, rows_per_chunk):
@@ -352,7 +352,7 @@ def _dense_rows(q, k, v, bias_inputs, scale, mask_spec):
         mask = attention_mask(q, k, mask_spec)
         all_logits = logits(q, k, bias_inputs, scale, mask_spec)
         all_logits = all_logits.masked_fill(~mask, -torch.inf)
-        if bias_inputs.encoding.sink is None:
+        if not bias_inputs.encoding.has("sink"):
             weights = all_logits.softmax(-1)  # (B, H, T, S)
         else:
             sink = bias_inputs.encoding.sink().to(all_logits.dtype)[:, None, None]
@@ -377,13 +377,13 @@ def logits(
     with torch.autocast(q.device.type, enabled=False):
         q = at_least_float32(q)
         scaled = q @ k.to(q.dtype).mT * scale  # (B, H, T, S)
-        if encoding.bias is None and encoding.logits_transform is None:
+        if not encoding.has("bias") and not encoding.has("logits_transform"):
             return scaled
         bias = scaled.new_zeros(1, 1, 1, 1)
-        if encoding.bias is not None:
+        if encoding.has("bias"):
             query_offset = mask_spec.offset(q.size(2), k.size(2))
             bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset)
-        if encoding.logits_transform is not None:
+        if encoding.has("logits_transform"):
             i, j = _token_indices(q, k, mask_spec)
             mask = attention_mask(q, k, mask_spec)
             pairs = q, k.to(q.dtype), scale, i - j, mask
@@ -402,8 +402,8 @@ def bias_matrix(
     """
     encoding, q_features, k_features = bias_inputs
     h = torch.arange(heads, device=k_features[0].device)
-    if encoding.distance_bias is None:
-        assert encoding.bias is not None, "the encoding has no bias"
+    if not encoding.has("distance_bias"):
+        assert encoding.has("bias"), "the encoding has no bias"
         return encoding.bias(
             tuple(feature[:, :, :, None] for feature in q_features),
             tuple(feature[:, :, None] for feature in k_features),
@@ -424,7 +424,7 @@ def _masked_rows(q, k, v, bias_inputs, scale, mask_spec):
     """Compute attention for all of q with a mask; without gradients."""
     with torch.autocast(q.device.type, enabled=False):
         mask = None if _masks_nothing(q, mask_spec) else attention_mask(q, k, mask_spec)
-        if bias_inputs.encoding.bias is None:
+        if not bias_inputs.encoding.has("bias"):
             return _scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
         query_offset = mask_spec.offset(q.size(2), k.size(2))
         bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset)
@@ -573,7 +573,7 @@ def reason_against_sdpa(encoding: Encoding) -> str | None:
         return "it acts on full rows of logits"
     if encoding.window_size is not None:
         return "it has a sliding window"
-    if encoding.bias is None or encoding.factors is not None:
+    if not encoding.has("bias") or encoding.has("factors"):
         return None
     where = "" if encoding.causal else " in bidirectional attention"
     return f"its bias has no factors{where}"
@@ -653,7 +653,7 @@ def choose_path(
                 f"{reason}: use auto or dense"
             )
         return path
-    rotates_only = encoding.bias is None and encoding.rotates
+    rotates_only = not encoding.has("bias") and encoding.rotates
     if device.type == "cpu":
         names = ["batched"]
     elif not training:

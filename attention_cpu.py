@@ -34,7 +34,7 @@ def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None):
     encoding, q_features, k_features = bias_inputs
     if k.size(1) != q.size(1):
         k, v = (repeat_heads(x, q.size(1)) for x in (k, v))
-    factors = [] if encoding.bias is None else encoding.factors(q_features, k_features)
+    factors = [] if not encoding.has("bias") else encoding.factors(q_features, k_features)
     return batched_products(q, k, v, factors, scale, mask_spec.causal)
 
 

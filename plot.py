@@ -32,6 +32,7 @@ from errors import InputError, refusing
 from evaluation import bias_statistics
 from evaluation.record_schema import FineTuning, Number
 from evaluation.runner import shards_for_run
+from more_encodings.combinations import unwrap
 from reporting import figures
 from reporting.columns import name_model
 from text_data.tokenizer import run_tokenizer
@@ -309,7 +310,7 @@ def bias_by_distance(pe: str, context: int, heads: int, head: int) -> np.ndarray
     alone.
     """
     encoding = pe_spec.build(pe, heads, heads * CHANNELS_PER_HEAD, context, layers=1)[0]
-    if not isinstance(pe_spec.unwrap(encoding), (posenc.DistanceBias, posenc.ALiBi)):
+    if not isinstance(unwrap(encoding), (posenc.DistanceBias, posenc.ALiBi)):
         raise InputError(
             f"{pe} has no bias of the distance alone: use sandwich, alibi, kerple, t5 or similar, "
             "or plot the biases of a run by python plot.py biases"

@@ -25,7 +25,8 @@ Formulas are for decoders; in an encoder d is |i - j|, S_i - S_j -|S_i - S_j|.
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -34,19 +35,31 @@ from torch import Tensor, nn
 from errors import InputError
 from operators.elementary import register, sin_cos
 
+M = TypeVar("M", bound=nn.Module)
 ENCODINGS: dict[str, type["Encoding"]] = {}  # --pe name -> class
 Pair = tuple[tuple, tuple]  # features of queries, of keys
 Parts = list[tuple["Encoding", tuple, tuple]]  # encodings with their features
+MISSING: Any = None  # value of an optional hook that a class does not define
 ARGUMENTS = {
     "rotate": "(self, q, k, pos, q_features, k_features)",
     "logits_transform": "(self, logits, bias, q, k, scale, d, mask, q_features, k_features)",
 }
 
 
+class ModuleList(nn.ModuleList, Generic[M]):
+    """nn.ModuleList that declares the type of its elements."""
+
+    if TYPE_CHECKING:
+        __init__: Callable[[Iterable[M]], None]
+        __getitem__: Callable[[int], M]
+
+        def __iter__(self) -> Iterator[M]: ...
+
+
 class Encoding(nn.Module):
     """Base class of encodings. Subclasses with `names` register themselves.
 
-    Optional hooks, None unless a subclass defines them; h: head indices:
+    Optional hooks; `has` reports whether an instance has one. h: head indices:
 
     bias(q_features, k_features, h) -> (B|1, H|1, T, S) float32
         Added to the scaled logits. Elementwise over features that broadcast to
@@ -84,12 +97,13 @@ class Encoding(nn.Module):
     rotates_heads_alike = False  # whether `rotate` takes fewer heads of keys
     min_option_value = 1  # smallest value of integer options
     option_words: dict[str, tuple[str, ...]] = {}  # options that are words -> allowed words
-    bias: Callable[..., Tensor] | None = None
-    factors: Callable[..., Iterable[tuple[Tensor, Tensor | None]]] | None = None
-    triton_bias: Callable[..., tuple[str, dict[str, Tensor]]] | None = None
-    distance_bias: Callable[..., Tensor] | None = None
-    logits_transform: Callable[..., Tensor] | None = None
-    sink: Callable[[], Tensor] | None = None
+    causal_only: tuple[str, ...] = ()  # optional hooks that are wrong for later keys
+    bias: Callable[..., Tensor] = MISSING
+    factors: Callable[..., Iterable[tuple[Tensor, Tensor | None]]] = MISSING
+    triton_bias: Callable[..., tuple[str, dict[str, Tensor]]] = MISSING
+    distance_bias: Callable[..., Tensor] = MISSING
+    logits_transform: Callable[..., Tensor] = MISSING
+    sink: Callable[[], Tensor] = MISSING
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -136,10 +150,15 @@ class Encoding(nn.Module):
         """
         return (), ()
 
+    def has(self, hook: str) -> bool:
+        """Return whether it has an optional hook, such as "factors", in its mode."""
+        is_wrong = not self.causal and hook in self.causal_only
+        return getattr(self, hook) is not None and not is_wrong
+
     @property
     def needs_rows(self) -> bool:
         """Whether it acts on full rows of logits, which only the dense path has."""
-        return self.logits_transform is not None or self.sink is not None
+        return self.has("logits_transform") or self.has("sink")
 
     @property
     def rotates(self) -> bool:
@@ -166,6 +185,7 @@ class WeightedDecay(Encoding):
     """
 
     triton_kind = "decay"
+    causal_only = ("factors",)
 
     @staticmethod
     def cumulative_sum(steps: Tensor, previous: tuple | None) -> Tensor:
@@ -177,10 +197,6 @@ class WeightedDecay(Encoding):
         (s_i, g_i), (s_j,) = q_features, k_features
         decay = s_i - s_j
         return g_i * (decay if self.causal else -decay.abs())
-
-    def set_bidirectional(self):
-        super().set_bidirectional()
-        self.factors = None  # pyright: ignore[reportAttributeAccessIssue]
 
     def factors(self, q_features, k_features):
         (s_i, g_i), (s_j,) = q_features, k_features
@@ -262,7 +278,7 @@ class Fox(WeightedDecay):
 class LogDecay(WeightedDecay):
     """Base class of biases -log(b^2 + 1), b a WeightedDecay bias."""
 
-    factors: None = None
+    factors = MISSING
     start_at_zero_: None = None  # there, the slope of the logarithm is 0
     triton_kind = "log-decay"
 

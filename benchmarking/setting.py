@@ -59,7 +59,7 @@ class Setting:
         """Return the attention paths to compare: ending of a case's name -> path."""
         automatic = attention.choose_path(encoding, self.device, self.dtype).name
         others = {*PATHS[self.device.type]} - {automatic}
-        if encoding.bias is None:
+        if not encoding.has("bias"):
             others -= {"dense", "flex"}
         if self.compile and self.context > DENSE_CONTEXT:
             others -= {"dense"}

@@ -7,7 +7,7 @@ from torch import Tensor
 
 import attention
 from model import GPT, Attention
-from pe_spec import SomeHeads, unwrap
+from more_encodings.combinations import SomeHeads, unwrap
 from posenc import Encoding, WeightedDecay
 
 
@@ -42,10 +42,10 @@ class Layer:
         With what `logits_transform` adds. None: nothing is added to
         logits.
         """
-        if self.encoding.logits_transform is not None:
+        if self.encoding.has("logits_transform"):
             q, k = self.queries_and_keys()
             return self.logits() - q @ k.mT * self.attn.scale
-        if self.encoding.bias is None:
+        if not self.encoding.has("bias"):
             return None
         bias_inputs = attention.BiasInputs(self.encoding, *self.features)
         return attention.bias_matrix(bias_inputs, self.attn.heads, len(self.pos))
@@ -62,7 +62,7 @@ class Layer:
 
     def decay(self) -> Tensor | None:
         """Return S[j-1] - S[j], (B|1, H|1, T), of a WeightedDecay, or None."""
-        if self.encoding.bias is None:
+        if not self.encoding.has("bias"):
             return None
         for part, _, k_features in self.encoding.split(*self.features):
             if isinstance(unwrap(part), WeightedDecay):

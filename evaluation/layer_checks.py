@@ -78,14 +78,14 @@ def all_pairs(q, k, v, bias_inputs: BiasInputs, scale: float, window: int) -> Te
     if encoding.causal:
         mask &= distance >= 0
     logits, bias = q @ k.mT * scale, torch.zeros(1, 1, 1, 1)
-    if encoding.bias is not None:
+    if encoding.has("bias"):
         bias = bias_of_pairs(encoding, q_features, k_features, q.size(1))
-    if encoding.logits_transform is not None:
+    if encoding.has("logits_transform"):
         rows = logits, bias, q, k, scale, distance, mask, q_features, k_features
         bias = bias + encoding.logits_transform(*rows)
     logits = (logits + bias).masked_fill(~mask, -torch.inf)
     total = logits.logsumexp(-1, keepdim=True)
-    if encoding.sink is not None:
+    if encoding.has("sink"):
         total = torch.logaddexp(total, encoding.sink()[:, None, None])
     return (logits - total).exp() @ v
 
@@ -100,7 +100,7 @@ def dense_output(encoding, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor
 
 def dense_bias(encoding, x: Tensor, heads: int = H) -> np.ndarray | None:
     """Return the dense path's bias (B, H, T, T) float64, or None."""
-    if encoding.bias is None:
+    if not encoding.has("bias"):
         return None
     inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(x.size(1))))
     bias = attention.bias_matrix(inputs, heads, x.size(1))
@@ -225,11 +225,11 @@ def _hook_calls(
     latest = q[:, :, -T:], k[:, :, -T:], pos[-T:]
     yield "rotate", (*latest, last_queries(q_features, T), last_queries(k_features, T))
     q, q_features = q[:, :, -queries:], last_queries(q_features, queries)
-    if encoding.bias is not None:
+    if encoding.has("bias"):
         yield "bias", (*_spread_out(q_features, k_features), h)
-    if encoding.factors is not None:
+    if encoding.has("factors"):
         yield "factors", (q_features, k_features)
-    if encoding.logits_transform is not None:
+    if encoding.has("logits_transform"):
         d = pos[-queries:, None] - pos
         logits = torch.randn(B, H, queries, tokens, device=device)
         bias = torch.randn(1, H, 1, 1, device=device)
@@ -267,21 +267,20 @@ def check_formulas(spec: str, causal: bool) -> Measurements:
     """Compare `bias` with factors, distance_bias, triton_bias, reference_bias.
 
     Usual cause: a sign or a missing term; or factors hold for earlier
-    keys only: set self.factors = None in set_bidirectional. Override
-    only distance_bias, not bias. For triton_bias see
-    triton_attention/bias.py
+    keys only: set causal_only = ("factors",). Override only
+    distance_bias, not bias. For triton_bias see triton_attention/bias.py
     """
     encoding = make_encoding(spec, causal=causal)
     x = torch.randn(B, T, C)
-    if encoding.bias is None:
+    if not encoding.has("bias"):
         raise NotApplicable("the class has no method bias")
     features = encoding.features(x, torch.arange(T))
     formulas = {}  # name -> values, absolute and relative tolerance
-    if encoding.factors is not None:
+    if encoding.has("factors"):
         formulas["factors"] = _sum_of_products(encoding.factors(*features)), 1e-5, 1e-5
-    if encoding.distance_bias is not None:
+    if encoding.has("distance_bias"):
         formulas["distance_bias"] = torch.as_tensor(dense_bias(encoding, x)), 0.0, 1e-6
-    if causal and encoding.triton_bias is not None:
+    if causal and encoding.has("triton_bias"):
         formulas["triton_bias"] = _triton_bias(encoding, *features), 1e-4, 1e-4
     reference_bias: Any = getattr(encoding, "reference_bias", None)
     if causal and reference_bias is not None:
@@ -503,15 +502,15 @@ def check_paths(spec: str, causal: bool, queries: int, backward: bool) -> Measur
     """Compare all paths with one matrix of all pairs; also gradients of k, v.
 
     Usual cause: a bias depends on T or S: use pos and d. Factors differ
-    from bias, or hold for earlier keys only: set self.factors = None in
-    set_bidirectional. Use |i - j| or |S_i - S_j| where self.causal is
+    from bias, or hold for earlier keys only: set causal_only =
+    ("factors",). Use |i - j| or |S_i - S_j| where self.causal is
     False. If there is no formula for later keys: supports_bidirectional
     = False
     """
     encoding, x, (q, k, v) = attention_case(spec, causal)
     k, v = k.requires_grad_(backward), v.requires_grad_(backward)
     q_features, k_features = encoding.features(x, torch.arange(50))
-    if encoding.bias is not None and not causal:
+    if encoding.has("bias") and not causal:
         _check_later_keys(bias_of_pairs(encoding, q_features, k_features, 2))
     everything = BiasInputs(encoding, q_features, k_features)
     expected = all_pairs(q, k, v, everything, 0.4, 50)[:, :, -queries:]

@@ -16,7 +16,8 @@ from evaluation.layer_checks import all_pairs, difference_error, small_chunks
 from generation import sampling
 from kv_cache import Cache
 from model import GPT, GPTConfig
-from pe_spec import Composition, layer_specs
+from more_encodings.combinations import Composition
+from pe_spec import layer_specs
 from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 
 V = 96  # vocabulary

@@ -9,8 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pe_spec import ModuleList
-from posenc import T5, DistanceBias, Encoding, Kerple, alibi_exponents, distances
+from posenc import (
+    T5,
+    DistanceBias,
+    Encoding,
+    Kerple,
+    ModuleList,
+    alibi_exponents,
+    distances,
+)
 
 
 class KerplePower(DistanceBias):
@@ -46,6 +53,7 @@ class FIRE(Encoding):
 
     names = ("fire",)
     is_elementwise = False
+    causal_only = ("triton_bias",)
     features = DistanceBias.features
 
     def __init__(
@@ -68,10 +76,6 @@ class FIRE(Encoding):
         heads = h.flatten()
         # (1, H, T, S)
         return F.linear(hidden, self.w2[heads], self.b2[heads])[0].movedim(-1, 1)
-
-    def set_bidirectional(self):
-        super().set_bidirectional()
-        self.triton_bias = None  # pyright: ignore[reportAttributeAccessIssue]
 
     def psi(self, x: Tensor) -> Tensor:
         """Return log(|c| x + 1)."""

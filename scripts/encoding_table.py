@@ -80,13 +80,10 @@ def row(cls: type[posenc.Encoding]) -> dict[str, str]:
 
 def places(encoding: posenc.Encoding) -> list[str]:
     """Return where an encoding acts."""
-    found = []
-    for hook, place in HOOKS.items():
-        default = getattr(posenc.Encoding, hook)
-        # An instance may set a hook that is None by default.
-        if getattr(encoding if default is None else type(encoding), hook) is not default:
-            found.append(place)
-    return found
+    required = {"embed": type(encoding).embed is not posenc.Encoding.embed}
+    required["rotate"] = encoding.rotates
+    acts = {hook: required.get(hook, encoding.has(hook)) for hook in HOOKS}
+    return [place for hook, place in HOOKS.items() if acts[hook]]
 
 
 def paths(encoding: posenc.Encoding) -> list[str]:

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parent.parent
 # No module imports one of a later row. Other modules at the root are
 # programs.
 LAYERS = (
-    *("errors operators", "losses posenc pe_spec"),
-    *("attention_cpu more_encodings triton_attention", "attention", "kv_cache", "model"),
+    *("errors operators", "losses posenc", "attention_cpu more_encodings triton_attention"),
+    *("pe_spec", "attention", "kv_cache", "model"),
     *("runtime", "text_data", "training", "generation", "evaluation", "hf_interop"),
     *("reporting", "benchmarking", "retrieval", "programs"),
 )
@@ -25,6 +25,8 @@ MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in PATHS
 }
+# Functions that get the name of a module.
+BY_STRING = ("import_module", "find_spec", "__import__")
 
 
 def part_of(module: str) -> str:
@@ -34,9 +36,11 @@ def part_of(module: str) -> str:
 
 
 def imported_modules(path: Path) -> set[str]:
-    """Return our modules that a file imports, also inside functions."""
+    """Return our modules that a file imports, also inside functions or by a string."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(BY_STRING):
+            names |= {x.value for x in node.args if isinstance(x, ast.Constant)}
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

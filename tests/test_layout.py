@@ -16,7 +16,7 @@ IMPORTS = {name: imported_modules(path) for name, path in MODULES.items()}
 
 
 def test_every_import_points_to_an_earlier_layer():
-    """No program imports a program."""
+    """No program imports a program. An import by a string counts."""
     assert {*RANKS} - {"programs"} == PACKAGES - {"tests"} | CORE
     pairs = {(name, other) for name in MODULES for other in IMPORTS[name]}
     ranks = {pair: [RANKS[part_of(name)] for name in pair] for pair in pairs}
@@ -26,7 +26,7 @@ def test_every_import_points_to_an_earlier_layer():
     data = {other for name, other in pairs if part_of(name) == "text_data"}
     assert not data & {"model", "posenc", "attention"}
     beside = {frozenset(map(part_of, pair)) for pair, (own, other) in ranks.items() if own == other}
-    assert {pair for pair in beside if len(pair) > 1} == {frozenset({"posenc", "pe_spec"})}
+    assert not {pair for pair in beside if len(pair) > 1}
 
 
 def test_root_names_differ_from_other_packages():

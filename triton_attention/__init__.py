@@ -30,7 +30,7 @@ def supports(encoding: Encoding) -> bool:
     """Return whether the Triton kernels can compute the bias of an encoding."""
     if encoding.needs_rows or encoding.changes_width:
         return False
-    return encoding.bias is None or encoding.triton_bias is not None
+    return not encoding.has("bias") or encoding.has("triton_bias")
 
 
 def reason_against(encoding: Encoding) -> str | None:

@@ -40,9 +40,9 @@ def bias_from_encoding(
     encoding: Encoding, q_features: tuple, k_features: tuple, heads: int
 ) -> Bias:
     """Return the bias of an encoding for its features."""
-    if encoding.bias is None:
+    if not encoding.has("bias"):
         return "none", {}
-    assert encoding.triton_bias is not None, "the kernels do not support the encoding"
+    assert encoding.has("triton_bias"), "the kernels do not support the encoding"
     device = k_features[0].device
     # FIRE's pieces are products of weights, which autocast would round.
     with torch.autocast(device.type, enabled=False):

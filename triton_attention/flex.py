@@ -60,7 +60,7 @@ def _flex_attention(q, k, v, bias_inputs, scale, mask_spec):
         block_mask = _block_mask(
             mask_spec.causal, mask_spec.window_size, *lengths, q.device
         )
-    modify = None if encoding.bias is None else score_mod
+    modify = None if not encoding.has("bias") else score_mod
     grouped = k.size(1) != q.size(1)
     return flex_attention.flex_attention(q, k, v, modify, block_mask, scale, grouped)
 
