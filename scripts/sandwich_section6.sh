@@ -9,7 +9,7 @@
 # (section 6.2), which needs an idle machine. Without --data: FineWeb-Edu.
 #
 # Cost: data sets: 1, trainings: 5, evaluations: 5, plot.py (not estimated): 2, bench.py (not
-# estimated): 1; 3.3e18 FLOPs; 2.3 h of one H100; disk 42.2 GB; download 28.0 GB.
+# estimated): 1; 3.3e18 FLOPs; 2.3 h of one H100; disk 49.1 GB; download 28.0 GB.
 
 source "$(dirname "$0")/activate.sh"
 encodings="sandwich sandwich:dimension=32 sandwich:dimension=64 sandwich:dimension=256 sandwich:dimension=512"

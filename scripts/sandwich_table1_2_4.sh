@@ -8,7 +8,7 @@
 # settings trained on longer texts. Without --data: FineWeb-Edu. At smaller scales, slopes and
 # windows are scaled with the training length.
 #
-# Cost: data sets: 1, trainings: 19, evaluations: 36; 1.3e19 FLOPs; 9 h of one H100; disk 104.5
+# Cost: data sets: 1, trainings: 19, evaluations: 36; 1.3e19 FLOPs; 9 h of one H100; disk 130.9
 # GB; download 28.0 GB.
 
 source "$(dirname "$0")/activate.sh"

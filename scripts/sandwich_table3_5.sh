@@ -15,7 +15,7 @@
 # .jsonl.zst (tar -x; pip install backports.zstd). Default: FineWeb-Edu. GPT-2 small, trained at 512
 # tokens, evaluated at up to 16,384, also with a KV cache of 2,048.
 #
-# Cost: data sets: 1, trainings: 8, evaluations: 19; 5.3e18 FLOPs; 3.7 h of one H100; disk 55.5
+# Cost: data sets: 1, trainings: 8, evaluations: 19; 5.3e18 FLOPs; 3.7 h of one H100; disk 66.7
 # GB; download 28.0 GB.
 
 source "$(dirname "$0")/activate.sh"

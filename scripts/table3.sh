@@ -7,7 +7,7 @@
 # from the training text (python -m retrieval.prepare).
 #
 # Cost: data sets: 1, trainings: 5, evaluations: 15, plot.py (not estimated): 2, export_hf.py (not
-# estimated): 5; 1.1e19 FLOPs; 7.8 h of one H100; disk 42.2 GB; download 28.0 GB. Fine-tuning and
+# estimated): 5; 3.7e19 FLOPs; 26 h of one H100; disk 42.2 GB; download 28.0 GB. Fine-tuning and
 # retrieval are evaluations here; the downloads of MS MARCO and MLDR are not counted.
 
 source "$(dirname "$0")/activate.sh"

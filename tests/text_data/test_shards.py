@@ -26,10 +26,14 @@ def write_meta(shard, text):
 
 
 def test_a_shard_is_256_header_words_and_uint16_tokens(folder):
-    content = (folder / "toy_train_000002.bin").read_bytes()
+    """As llm.c's dataloader.h checks; nanoGPT's memmap of uint16 needs the offset."""
+    content = (folder / LAST).read_bytes()
     header = np.frombuffer(content[:1024], dtype="<i4")
     assert header[:3].tolist() == [20240520, 1, 50] and not header[3:].any()
+    assert len(content) == 1024 + 2 * header[2]
     assert np.frombuffer(content[1024:], dtype="<u2").tolist() == list(range(200, 250))
+    tokens = np.memmap(folder / LAST, dtype=np.uint16, mode="r", offset=1024)
+    assert tokens.tolist() == list(range(200, 250))
 
 
 @pytest.mark.parametrize("finished", [0, 1, 2])
