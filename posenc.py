@@ -488,15 +488,20 @@ class Learnable(Encoding):
 class Sinusoidal(Encoding):
     """sqrt(C) x + [sin, cos](pos / 10000^(2n/C)), n < C/2.
 
-    Without sqrt(C), embeddings of 0.02 would be negligible next to the sines.
+    Without sqrt(C), embeddings of 0.02 are negligible next to the sines; `scaled=0` leaves it out.
     Source: Vaswani et al. 2017, sections 3.4 and 3.5
     """
 
     names = ("sinusoidal",)
     scope = "model"
+    min_option_value = 0
+
+    def __init__(self, heads, channels, block_size, *, scaled: int = 1):
+        super().__init__(heads, channels, block_size)
+        self.scale = math.sqrt(channels) if scaled else 1.0
 
     def embed(self, x, pos):
-        return math.sqrt(x.size(-1)) * x + sinusoids(pos, x.size(-1)).to(x.dtype)
+        return self.scale * x + sinusoids(pos, x.size(-1)).to(x.dtype)
 
 
 def accepts_grouped_keys(encoding: Encoding) -> bool:

@@ -42,11 +42,12 @@ from reporting.tables import Marks
 
 # Numbers that a paper prints of HellaSwag and of other data; it does not
 # name its HellaSwag metric. Raw WikiText-2 and WikiText-103 have one test
-# text, but two columns there.
+# text; the paper has two columns.
 QUANTITIES = {
     "acc": ("hellaswag_acc",),
     "fineweb": ("fineweb10b_ppl",),
-    "wikitext103": ("wikitext2_ppl", "wikitext103_ppl"),
+    "wikitext103": ("wikitext103_ppl",),
+    "wikitext2-tokenized": ("wikitext2_ppl",),
 }
 CLOSE = 0.05  # relative deviation of numbers that agree
 # Scripts divide the paper's training lengths by these, and use networks of other sizes.

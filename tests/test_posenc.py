@@ -193,12 +193,13 @@ def test_learnable_adds_its_table():
     assert_allclose(embedded, x + encoding.table.weight[5 : 5 + T])
 
 
-def test_sinusoidal_matches_formula():
+@pytest.mark.parametrize("pe, scale", [("sinusoidal", math.sqrt(C)), ("sinusoidal:scaled=0", 1)])
+def test_sinusoidal_matches_formula(pe, scale):
     x = torch.randn(B, T, C, dtype=torch.float64)
     pos, n = np.arange(100_000, 100_000 + T)[:, None], np.arange(C // 2)
     angle = pos / 10000 ** (2 * n / C)
-    expected = math.sqrt(C) * x.numpy() + np.concatenate([np.sin(angle), np.cos(angle)], 1)
-    embedded = make("sinusoidal").embed(x, torch.arange(100_000, 100_000 + T))
+    expected = scale * x.numpy() + np.concatenate([np.sin(angle), np.cos(angle)], 1)
+    embedded = make(pe).embed(x, torch.arange(100_000, 100_000 + T))
     assert_allclose(embedded, expected, atol=1e-9)
 
 

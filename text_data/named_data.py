@@ -15,6 +15,10 @@ PROGRAMS = {  # data set: (program and flags, split to evaluate on)
     "fineweb-edu": (["prepare_fineweb.py"], "val"),
     "fineweb": (["prepare_fineweb.py", "--dataset", "HuggingFaceFW/fineweb"], "val"),
     "wikitext103": (["prepare_wikitext.py"], "test"),
+    "wikitext2-tokenized": (
+        ["prepare_wikitext.py", "--size", "2", "--variant", "tokenized"],
+        "test",
+    ),
     "stdlib": (["prepare_text.py"], "val"),
 }
 TWO_SHARDS = {"train": 10**8, "val": 10**8}
@@ -22,9 +26,14 @@ SIZES = {  # data set, or the same as bytes: (GB of the download, tokens by spli
     "fineweb-edu": (28, {"train": 9_853_989_344, "val": 10**8}),
     "fineweb": (0.6, TWO_SHARDS),
     "wikitext103": (0.3, {"train": 118_000_000, "val": 250_000, "test": 290_000}),
+    "wikitext2-tokenized": (0.01, {"train": 2_400_000, "val": 250_000, "test": 290_000}),
     "stdlib": (0, {"train": 11_600_000, "val": 530_000}),
     "fineweb-edu-bytes": (0.1, TWO_SHARDS),
     "fineweb-bytes": (0.1, TWO_SHARDS),
+    "wikitext2-tokenized-bytes": (
+        0.01,
+        {"train": 10_900_000, "val": 1_150_000, "test": 1_300_000},
+    ),
     "wikitext103-bytes": (0.3, {"train": 540_000_000, "val": 1_150_000, "test": 1_300_000}),
 }
 
