@@ -207,9 +207,6 @@ class Experiment:
                     "use --encodings, --seeds, --data, --block_size, --runs or --dry_run"
                 )
                 raise InputError(f"--{name} belongs to the experiment: {remedy}, before --")
-        self.swept = [
-            [f"--{setting}", value] if equals else [] for value in values.split(",")
-        ]
         self.out = self.root / f"{config.name}{equals and '-'}{setting}"
         self.report = ["report.py", "--out_dir", str(self.out)]
         self.report += ["--paper", config.paper] if config.paper else []
@@ -226,9 +223,12 @@ class Experiment:
         if config.pretrained:
             words = ["import_pretrained.py", *split(config.pretrained)]
             self.add_run(words, self.out / "weights")
-        grid = itertools.product(config.train, config.seeds, config.block_size or [0])
-        for (name, seed, block_size), pe in itertools.product(grid, config.encodings):
-            self.train(name, block_size, pe, seed)
+        lengths = config.block_size or [0]
+        swept = [[f"--{setting}", x] if equals else [] for x in values.split(",")]
+        for training in itertools.product(
+            config.train, config.seeds, lengths, config.encodings, swept
+        ):
+            self.train(*training)
         lines = config.commands
         for words in map(split, sys.stdin if lines == ["-"] else lines):
             if words:
@@ -244,7 +244,7 @@ class Experiment:
             if known.words == words:
                 return known
         count = 2 if words[0] == "-m" else 1
-        subject = Path(output or "".join(words[count : count + 1]))
+        subject = Path(output or [*words, ""][count])
         name = " ".join([*words[:count], "/".join(subject.parts[-2:])])
         job = Job(name, words, needs, output, prints=words[0] == "sample.py")
         job.resumes = bool(re.match(RESUMES, command))
@@ -260,8 +260,10 @@ class Experiment:
         folder, split, words = prepare_command(name, self.config.scale, tokens)
         return folder, split, [self.add(words, [])] if words else []
 
-    def train(self, name: str, block_size: int, pe: str, seed: int) -> None:
-        """Add the trainings of one encoding and seed, and their evaluations."""
+    def train(
+        self, name: str, seed: int, block_size: int, pe: str, swept: list[str]
+    ) -> None:
+        """Add a training and its evaluations. swept: flags of --sweep."""
         config, parent = self.config, self.out
         stem = name if config.fixed or not self.scale else config.scale
         flags = ["--config", f"configs/{stem}.yaml", "--data", self.data]
@@ -275,11 +277,10 @@ class Experiment:
             parent = self.root / f"{trained}-{length}{folder_name(own)}"
         if stem == "small" and pe in SMALL_RATES:
             own += ["--lr", f"{SMALL_RATES[pe]:g}"]
-        for swept in self.swept:
-            out = parent / f"{pe}{folder_name(swept)}{f'-seed{seed}' if seed != 1 else ''}"
-            words = ["train_gpt.py", *flags, *own, *swept, "--pe", pe, "--seed", str(seed)]
-            words += ["--resume", *self.flags]
-            self.add_run(words, out, cli.parse(settings.Config, words[1:], None))
+        out = parent / f"{pe}{folder_name(swept)}{f'-seed{seed}' if seed != 1 else ''}"
+        words = ["train_gpt.py", *flags, *own, *swept, "--pe", pe, "--seed", str(seed)]
+        words += ["--resume", *self.flags]
+        self.add_run(words, out, cli.parse(settings.Config, words[1:], None))
 
     def add_run(
         self, words: list[str], run: Path, trained: settings.Config | None = None

@@ -77,8 +77,8 @@ class Scheduler:
         side_by_side: jobs; "auto": one on GPUs, else one per core; "all": one each.
         """
         self.jobs, self.report, self.logs = jobs, report, logs
-        self.is_due = self.has_failed = False  # the report
-        self.reported = []  # its latest records
+        self.is_due = False  # whether a report may have further records
+        self.has_failed, self.reported = False, []  # the latest report, and its records
         count = int(os.environ.get(DEVICES, torch.cuda.device_count()))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         ids = re.findall("[^, ]+", visible) or [*map(str, range(count))]
@@ -198,7 +198,7 @@ class Scheduler:
                 pass
             path = path.with_suffix(".jsonl")
             if job.output and not job.resumes and self.reuse_or_clear(job, path):
-                job.state = "done"
+                job.state, self.is_due = "done", True
                 print(f"done: {job.name}, which an earlier call finished", flush=True)
                 return
             job_report.append(path, finished=True, repeated=False, inputs=None)
@@ -232,7 +232,6 @@ class Scheduler:
         is_ours = record.get("output") == output
         made = [record.get("inputs"), record.get("result")]
         if is_ours and made == [job.inputs, _result(output)]:
-            self.is_due |= bool(record["records"])
             return True
         if is_ours:
             shutil.rmtree(output, ignore_errors=True)
@@ -251,7 +250,7 @@ class Scheduler:
         if job.state == "failed" and self.leave_out_device(job, seconds):
             job.state = "waiting"
         if job.state == "done":
-            self.is_due |= bool(reported["records"])
+            self.is_due = True
             job_report.append(path, inputs=job.inputs, result=_result(job.output))
         note = ", which an earlier call finished" if reported["repeated"] else ""
         print(f"{job.state}: {job.name}{note}, {seconds:.1f} s", flush=True)

@@ -353,9 +353,10 @@ def test_records_that_are_written_while_a_signal_arrives_count(tmp_path, run):
     assert reported(tmp_path) == "ab"
 
 
-def test_a_training_that_ends_before_its_last_step_is_interrupted(tmp_path, run, capsys):
-    """With status 0, as after SIGTERM to it alone: no evaluation, no report, no success."""
-    train = Job("train", ["log", say(finished=False)])
+@pytest.mark.parametrize("end", [say(finished=False), "kill -TERM $$"])
+def test_a_training_that_ends_before_its_last_step_is_interrupted(tmp_path, run, capsys, end):
+    """Also with status 0, as after SIGTERM to it alone: no evaluation, no report, no success."""
+    train = Job("train", ["log", end])
     evaluation = Job("evaluate", ["log", f"touch {tmp_path}/evaluated"], [train])
     assert run(train, evaluation) == 1
     assert (train.state, evaluation.state) == ("interrupted", "skipped")
