@@ -653,7 +653,7 @@ def choose_path(
                 f"{reason}: use auto or dense"
             )
         return path
-    rotates_only = not encoding.has("bias") and encoding.rotates
+    rotates_only = encoding.has("rotate") and not encoding.has("bias")
     if device.type == "cpu":
         names = ["batched"]
     elif not training:

@@ -68,25 +68,22 @@ def build(
             f"the pattern {spec.text} has {len(pattern)} layers, but the model has {layers}: "
             f"use at most {layers}"
         )
-    shape = heads, width, block_size
-    shared, encodings = {}, {}  # instances of scope "model"; the encoding of each layer
+    shared = {}  # instances of scope "model"
+    layer_parts: list[list[Encoding]] = [[] for _ in range(layers)]
     for layer_spec, parts in spec.parts.items():
         numbers = [n for n in range(layers) if pattern[n % len(pattern)] == layer_spec]
-        columns = []  # for each part of the spec: its instance in each of these layers
         for i, (cls, options) in enumerate(parts):
             key = cls, *options.items(), parts[:i].count(parts[i])
-            count = 1 if cls.scope == "model" else len(numbers)
-            instances = shared.get(key)
-            if instances is None:
-                instances = [_make(cls, options, *shape) for _ in range(count)]
-                for instance in instances if not causal else ():
-                    instance.set_bidirectional()
-            if cls.scope == "model":
-                shared[key] = instances
-            columns.append(instances * (len(numbers) // count))
-        for number, *layer in zip(numbers, *columns, strict=True):
-            encodings[number] = layer[0] if len(layer) == 1 else _combine(layer, width)
-    return ModuleList(encodings[number] for number in range(layers))
+            for number in numbers:
+                encoding = shared.get(key)
+                if encoding is None:
+                    encoding = _make(cls, options, heads, width, block_size)
+                    if not causal:
+                        encoding.set_bidirectional()
+                if cls.scope == "model":
+                    shared[key] = encoding
+                layer_parts[number].append(encoding)
+    return ModuleList(_combine(parts, width) for parts in layer_parts)
 
 
 def prepare(encodings: Iterable[Encoding], optimizer: torch.optim.Optimizer) -> None:
@@ -116,7 +113,9 @@ def clamp_after_steps(
 
 
 def _combine(parts: list[Encoding], width: int) -> Encoding:
-    """Return the encoding of a layer with several parts."""
+    """Return the encoding of a layer with these parts."""
+    if len(parts) == 1:
+        return parts[0]
     from more_encodings.combinations import Composition
 
     return Composition(parts, width)

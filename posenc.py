@@ -151,26 +151,25 @@ class Encoding(nn.Module):
         return (), ()
 
     def has(self, hook: str) -> bool:
-        """Return whether it has an optional hook, such as "factors", in its mode."""
-        is_wrong = not self.causal and hook in self.causal_only
-        return getattr(self, hook) is not None and not is_wrong
+        """Return whether it defines a hook, such as "factors", for its mode."""
+        own = getattr(self, hook)
+        is_own = getattr(own, "__func__", own) is not getattr(Encoding, hook)
+        return is_own and (self.causal or hook not in self.causal_only)
 
     @property
     def needs_rows(self) -> bool:
         """Whether it acts on full rows of logits, which only the dense path has."""
         return self.has("logits_transform") or self.has("sink")
 
-    @property
-    def rotates(self) -> bool:
-        """Whether it changes queries and keys."""
-        return type(self).rotate is not Encoding.rotate
-
     def clamp_parameters_(self) -> None:
         """Clamp after a step; in forward it would zero gradients."""
 
     def set_bidirectional(self) -> None:
-        """Switch to bidirectional attention, for an encoder."""
+        """Switch to bidirectional attention, for an encoder; encodings inside, too."""
         self.causal = False
+        for child in self.modules():
+            if isinstance(child, Encoding) and child is not self:
+                child.set_bidirectional()
 
     def split(self, q_features: tuple, k_features: tuple) -> Parts:
         """Return (part, its query features, its key features) of all parts."""
@@ -506,7 +505,7 @@ class Sinusoidal(Encoding):
 
 def accepts_grouped_keys(encoding: Encoding) -> bool:
     """Return whether attention itself may get fewer heads of keys."""
-    return encoding.rotates_heads_alike or not encoding.rotates
+    return encoding.rotates_heads_alike or not encoding.has("rotate")
 
 
 def alibi_exponents(heads: int) -> Tensor:

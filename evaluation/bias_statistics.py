@@ -62,8 +62,6 @@ class Layer:
 
     def decay(self) -> Tensor | None:
         """Return S[j-1] - S[j], (B|1, H|1, T), of a WeightedDecay, or None."""
-        if not self.encoding.has("bias"):
-            return None
         for part, _, k_features in self.encoding.split(*self.features):
             if isinstance(unwrap(part), WeightedDecay):
                 s = k_features[0]

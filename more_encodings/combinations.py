@@ -60,10 +60,6 @@ class Composition(Encoding):
         split = self.split(q_features, k_features)
         return next(each for each in split if each[0].has(hook))
 
-    @property
-    def rotates(self):
-        return any(part.rotates for part in self.parts)
-
     def embed(self, x, pos):
         for part in self.parts:
             x = part.embed(x, pos)
@@ -128,28 +124,19 @@ class SomeHeads(Encoding):
         self.scales_queries = encoding.scales_queries
         self.running_features = encoding.running_features
         self.changes_width = encoding.changes_width
-        self.rotates_heads_alike = not self.rotates
+        self.rotates_heads_alike = not self.has("rotate")
 
     def has(self, hook):
         return self.encoding.has(hook)
 
-    @property
-    def rotates(self):
-        return self.encoding.rotates
-
-    def set_bidirectional(self):
-        super().set_bidirectional()
-        self.encoding.set_bidirectional()
-
     def rotate(self, q, k, pos, q_features=(), k_features=()):
-        if not self.rotates:
+        if not self.has("rotate"):
             return q, k
         sizes = self.count, self.heads - self.count
         (first_q, rest_q), (first_k, rest_k) = q.split(sizes, 1), k.split(sizes, 1)
         own = self._own(q_features), self._own(k_features)
         rotated_q, rotated_k = self.encoding.rotate(first_q, first_k, pos, *own)
-        new_k = k if rotated_k is first_k else _join_heads(rotated_k, rest_k)
-        return _join_heads(rotated_q, rest_q), new_k
+        return _join_heads(rotated_q, rest_q), _join_heads(rotated_k, rest_k)
 
     def features(self, x, pos, previous=None):
         previous = None if previous is None else self._own(previous)

@@ -155,11 +155,6 @@ class MEPLearned(MEP):
         exponential, _, gaussian = super().log_kernels(d, h)
         return exponential, gaussian, *(bias.distance_bias(d, h) for bias in self.learned)
 
-    def set_bidirectional(self):
-        super().set_bidirectional()
-        for bias in self.learned:
-            bias.set_bidirectional()
-
     def clamp_parameters_(self):
         for bias in self.learned:
             bias.clamp_parameters_()

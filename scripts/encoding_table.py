@@ -80,10 +80,7 @@ def row(cls: type[posenc.Encoding]) -> dict[str, str]:
 
 def places(encoding: posenc.Encoding) -> list[str]:
     """Return where an encoding acts."""
-    required = {"embed": type(encoding).embed is not posenc.Encoding.embed}
-    required["rotate"] = encoding.rotates
-    acts = {hook: required.get(hook, encoding.has(hook)) for hook in HOOKS}
-    return [place for hook, place in HOOKS.items() if acts[hook]]
+    return [place for hook, place in HOOKS.items() if encoding.has(hook)]
 
 
 def paths(encoding: posenc.Encoding) -> list[str]:
