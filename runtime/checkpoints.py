@@ -47,8 +47,27 @@ FORMAT = "gpt checkpoint 5"
 DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal, the end of the file
 VERIFIED: dict[tuple[int, ...], str] = {}  # identity of a file -> its SHA-256
 READ_BYTES = 1 << 20
-NETWORK = [(field.name, field.type) for field in dataclasses.fields(GPTConfig)]
-Network = msgspec.defstruct("Network", NETWORK, forbid_unknown_fields=True)
+# Without these, a file is no checkpoint; others were added later and have their default.
+IDENTIFYING = (
+    "size",
+    "pe",
+    "vocab_size",
+    "block_size",
+    "n_layer",
+    "n_head",
+    "n_embd",
+    "causal",
+)
+DEFAULTS = {
+    field.name: field.default
+    for field in dataclasses.fields(GPTConfig)
+    if field.name not in IDENTIFYING
+}
+NETWORK = [
+    (field.name, field.type, DEFAULTS.get(field.name, msgspec.NODEFAULT))
+    for field in dataclasses.fields(GPTConfig)
+]
+Network = msgspec.defstruct("Network", NETWORK, forbid_unknown_fields=True, kw_only=True)
 
 
 class Sampler(msgspec.Struct, forbid_unknown_fields=True):
@@ -149,6 +168,7 @@ def load_checkpoint(
     path = checkpoint_path(run)
     checkpoint, sha256 = _read(path)
     _check_content(path, checkpoint)
+    checkpoint["gpt"] |= DEFAULTS | checkpoint["gpt"]  # keeps the order
     if check_plugins and checkpoint["config"].get("plugin"):
         plugins.check_loaded(checkpoint["config"], path.parent)
     is_decoder = checkpoint["gpt"]["causal"]

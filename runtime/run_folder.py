@@ -75,11 +75,12 @@ class Run:
     changes: list[dict] = field(default_factory=list)
 
     def find_checkpoint(
-        self, resume: bool, override: Set[str] = frozenset()
+        self, resume: bool, override: Set[str] = frozenset(), defaults: dict | None = None
     ) -> dict | None:
         """Return the content of the newest checkpoint, or None for a new run.
 
-        override: settings that may differ. Raises InputError if the
+        override: settings that may differ. defaults: of settings that are newer than the
+        checkpoint. Raises InputError if the
         folder has another run, or any and `resume` is False, or a
         corrupt checkpoint.
         """
@@ -91,7 +92,7 @@ class Run:
         if not paths:
             return None
         checkpoint = checkpoints.load_checkpoint(self.folder, check_plugins=False)
-        old, self.step = checkpoint["config"], checkpoint["step"]
+        old, self.step = (defaults or {}) | checkpoint["config"], checkpoint["step"]
         if checkpoint["data"] != self.data:
             what = f"not trained on the data in {self.config['data']}"
             remedy = f"start a new run with --init_from {self.folder}"
