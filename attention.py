@@ -32,6 +32,7 @@ Legend: B batch, H heads, T queries, S keys, D head dimension.
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -188,7 +189,8 @@ def attend(
     padded batches of encoders. scale: of q k^T; None: 1 / sqrt(D). packed_qkv: (B, T, 3 C),
     of which q, k and v are views; the Triton kernels return one gradient for it.
     """
-    scale = q.size(-1) ** -0.5 if scale is None else scale
+    if scale is None:
+        scale = 1 / math.sqrt(q.size(-1))
     previous = cache.last() if cache else None
     with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
         q_features, k_features = encoding.features(at_least_float32(x), pos, previous)

@@ -186,10 +186,13 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Return the output (B, T, C) for x (B, T, C) at positions pos (T,)."""
         packed_qkv = self.c_attn(x)  # (B, T, (H + 2 G) D)
+        q, k, v = self.split_heads(packed_qkv)
         y = attention.attend(
             encoding,
             x,
-            *self.split_heads(packed_qkv),
+            q,
+            k,
+            v,
             pos,
             path=path,
             cache=cache,

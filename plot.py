@@ -10,7 +10,7 @@ the options.
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -389,7 +389,7 @@ def plot_losses(config: LossesConfig) -> Callable:
     return lambda file: figures.draw_lines(file, title, panels, *axes, has_markers=False)
 
 
-def label_of(run: dict, runs: list[dict]) -> str:
+def label_of(run: dict, runs: Sequence[dict]) -> str:
     """Return a run's encoding, with its seed or its name if others have the same one."""
     for text in ("{pe}", "{pe}, seed {seed}", "{pe}, run {run}"):
         label = text.format(**run)
@@ -404,18 +404,18 @@ def read_run(path: str) -> tuple[dict, tuple, str]:
     Raises InputError if a file is missing or corrupt, or has no losses.
     """
     run = Path(path)
-    path, tuned = run / run_folder.CONFIG, run / "finetune.json"
+    file, tuned = run / run_folder.CONFIG, run / "finetune.json"
     finetuning = read_json(tuned, "fine-tune again", FineTuning) if tuned.exists() else None
     if finetuning:
-        path, losses, parameters = run / "config.json", finetuning.get("losses"), None
+        file, losses, parameters = run / "config.json", finetuning.get("losses"), None
     else:
         losses, parameters = read_losses(run)
     if not losses:
         raise InputError(f"{run} has no training losses: remove it")
     kinds = OSError, ValueError, RecursionError, yaml.YAMLError
-    with refusing(f"{path} cannot be read", REMEDY, kinds):
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    check(settings, Settings, path, REMEDY)
+    with refusing(f"{file} cannot be read", REMEDY, kinds):
+        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    check(settings, Settings, file, REMEDY)
     found = {key: settings.get(key) for key in ("pe", "size", "objective", "seed")}
     found |= {"run": run.name, "losses": losses, "step": losses[-1][0]}
     shape = [settings.get(name) for name in ("n_layer", "n_head", "n_embd")]

@@ -153,9 +153,8 @@ class LoadedRun:
 
         cache_window: see `windowed_losses`.
         """
-        tokens, targets, positions = (
-            None if x is None else x.to(self.device) for x in (tokens, targets, positions)
-        )
+        tokens, targets = tokens.to(self.device), targets.to(self.device)
+        positions = None if positions is None else positions.to(self.device)
         with devices.autocast(self.device, self.dtype):
             if cache_window:
                 losses = windowed_losses(self.model, tokens, targets, cache_window)

@@ -380,9 +380,10 @@ def training_length_cells(
     for row, scale in itertools.product(paper.rows, SCALES):
         names, quantity = (row["encoding"], row["baseline"]), row["quantity"]
         lengths = int(row["trained_at"]) // scale, int(row["baseline_trained_at"]) // scale
-        runs = [*map(by_training.get, zip(names, lengths, strict=True))]
-        if not all(runs):
+        pairs = [*zip(names, lengths, strict=True)]
+        if not by_training.keys() >= {*pairs}:
             continue
+        runs = [by_training[pair] for pair in pairs]
         first = runs[0].records[0]
         theirs = {"block_size": 1, "size": row["size"], "dataset": row["dataset"]}
         ours = {"block_size": scale, "size": first["size"], "dataset": dataset_of(first)}

@@ -60,10 +60,11 @@ def length_table(
             if is_merged:
                 text = format_number(means[n])
             text += marks.get((column.label, n), "")
-            is_best = means[n] is not None and round(means[n], 2) == winners.get(n)
+            mean = means[n]
+            is_best = mean is not None and round(mean, 2) == winners.get(n)
             row.append(Bold(text) if is_best else text)
         cells.append(row)
-        found = [deviations[n] for n in shown if deviations[n] is not None]
+        found = [x for x in map(deviations.get, shown) if x is not None]
         largest.append(format_number(max(found, default=None)))
     if is_merged:
         for row, text in zip(cells, ("± at most", *largest), strict=True):

@@ -36,12 +36,14 @@ class AttentionLayer(NamedTuple):
     def attend(self, path: str) -> Tensor:
         """Return the output of a path, (B, T, H D)."""
         pos = torch.arange(self.x.size(1), device=self.x.device)
-        qkv = self.attn.split_heads(self.packed_qkv)
+        q, k, v = self.attn.split_heads(self.packed_qkv)
         packed = self.packed_qkv if self.attn.is_packed else None
         y = attention.attend(
             self.encoding,
             self.x,
-            *qkv,
+            q,
+            k,
+            v,
             pos,
             path=attention.get_path(path),
             scale=self.attn.scale,

@@ -54,7 +54,8 @@ def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None) -> Tensor:
     """Compute attention by the kernels; arguments of `attention.biased_attention`."""
     from triton_attention import interface
 
-    bias = interface.bias_from_encoding(*bias_inputs, q.size(1))
+    encoding, q_features, k_features = bias_inputs
+    bias = interface.bias_from_encoding(encoding, q_features, k_features, q.size(1))
     causal, window_size = mask_spec.causal, mask_spec.window_size
     return interface.fused_attention(
         q, k, v, bias, scale, causal, window_size, packed_qkv=packed_qkv
