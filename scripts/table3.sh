@@ -6,6 +6,9 @@
 # 6 and 7 are the losses of both trainings. At smaller scales, triplets and task are made
 # from the training text (python -m retrieval.prepare).
 #
+# Footnote 2 reports only ALiBi among the additive biases. To train it alone, or with others:
+#     bash scripts/table3.sh --encodings alibi kerple fire t5
+#
 # Cost: data sets: 1, trainings: 5, evaluations: 15, plot.py (not estimated): 2, export_hf.py (not
 # estimated): 5; 3.7e19 FLOPs; 26 h of one H100; disk 42.2 GB; download 28.0 GB. Fine-tuning and
 # retrieval are evaluations here; the downloads of MS MARCO and MLDR are not counted.
