@@ -29,7 +29,7 @@ RECIPES = {
     },
     # CABLE, section 5.5
     "fineweb-edu_bert": {"objective": "mlm", "steps": 14000, "block_size": 512, "lr": 1e-4}
-    | {"tokens_per_step": 4 * 32 * 512, "micro_batch": 32},
+    | {"tokens_per_step": 524288, "micro_batch": 32},
     # Sandwich, table 7; the rest is kerple_configs/train.yml of the same authors' code for KERPLE.
     "sandwich_small": {"size": "small", "block_size": 512, "steps": 50000, "lr": 6e-4}
     | {"tokens_per_step": 32 * 512, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0}
