@@ -30,6 +30,7 @@ from text_data.shards import Shards
 from training import settings
 
 MFU = 0.4
+MOST_CPU_FLOPS = 1e17  # weeks of a CPU, whose time is then left out
 MATRIX = 1024  # rows of the matrices whose product is measured
 ALL = 10**9
 # Sequences (0: those of the split), most tokens of each, and forward
@@ -188,7 +189,7 @@ def describe(cost: Cost) -> str:
     parts = [cost.note] if cost.note else []
     if cost.flops:
         parts.append(f"{cost.flops:.2g} FLOPs".replace("e+", "e"))
-        for name, peak in peaks().items():
+        for name, peak in peaks(cost.flops).items():
             hours = float(f"{cost.flops / peak / MFU / 3600:.2g}")
             parts += [f"{hours:,.10g} h of {name}"] if hours > 0.001 else []
     for what, size in (("disk", cost.disk), ("download", cost.download)):
@@ -197,13 +198,13 @@ def describe(cost: Cost) -> str:
     return "; ".join(parts)
 
 
-def peaks() -> dict[str, float]:
-    """Return the peak FLOP/s of one H100, and of this machine."""
+def peaks(flops: float) -> dict[str, float]:
+    """Return the peak FLOP/s of one H100, and of what this machine computes them with."""
     found = {"one H100": devices.peak_flops("H100")}
     if torch.cuda.is_available():
         count, name = torch.cuda.device_count(), torch.cuda.get_device_name()
         found[f"{count} {name}"] = count * (devices.peak_flops(name) or 0)
-    else:
+    elif flops < MOST_CPU_FLOPS:
         found["this CPU"] = measure_cpu()
     return {name: peak for name, peak in found.items() if peak}
 

@@ -31,9 +31,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from runtime import plugins, settings
+from runtime import settings
 from runtime.files import working_folder_of
-from runtime.validation import Count, find_mismatch
+from runtime.validation import Count, PluginVersions, find_mismatch
 
 import msgspec
 import torch
@@ -88,7 +88,7 @@ class Settings(msgspec.Struct):
     data: str | None = None
     init_from: str | None = None
     init_steps: Count | None = None
-    plugin: plugins.Versions = None
+    plugin: PluginVersions = None
     changes: list = []
 
 
@@ -170,6 +170,8 @@ def load_checkpoint(
     _check_content(path, checkpoint)
     checkpoint["gpt"] |= DEFAULTS | checkpoint["gpt"]  # keeps the order
     if check_plugins and checkpoint["config"].get("plugin"):
+        from runtime import plugins
+
         plugins.check_loaded(checkpoint["config"], path.parent)
     is_decoder = checkpoint["gpt"]["causal"]
     if causal is not None and is_decoder != causal:

@@ -4,6 +4,7 @@ The programs that it starts are false_program.py. After a fault, the same comman
 every record is in the report, none of an unfinished run, and nothing that was recorded is repeated.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -99,7 +100,8 @@ def signals(workspace, rng):
         time.sleep(rng.uniform(0, MOST_SECONDS))
         processes = experiment.running()
         if processes and rng.random() < 0.5:
-            os.kill(rng.choice(processes), number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(rng.choice(processes), number)
         else:
             program.kill(number)
         experiment.end(program, 0, 1, -number, 128 + number)
