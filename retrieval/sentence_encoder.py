@@ -36,7 +36,8 @@ AutoModel.register(PosencConfig, PosencModel, exist_ok=True)
 LOAD_ERRORS = (ImportError, RuntimeError, SafetensorError)
 WEIGHTS = "model.safetensors"
 LONGEST = ("max_position_embeddings", Length, None)
-Settings = msgspec.defstruct("Settings", [*NETWORK, LONGEST])  # in config.json
+# In config.json.
+Settings = msgspec.defstruct("Settings", [*NETWORK, LONGEST], kw_only=True)
 
 
 def load_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
