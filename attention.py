@@ -2,7 +2,7 @@
 
     y = attend(encoding, x, q, k, v, pos)    # in a layer, instead of PyTorch's function
 
-computes softmax(q k^T * scale + bias) v. Its paths are implementations:
+computes softmax(q k^T * scale + bias) v. Paths are its implementations:
 
     dense   The reference: bias and softmax in float32, in full rows. Chunks of
             queries are recomputed in backward, so memory is O(chunk * S). The
@@ -107,8 +107,8 @@ class Path:
     """An implementation of attention; each layer has one.
 
     compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv): as
-    `biased_attention`. reason_against(encoding): why the path cannot compute it
-    here, or None.
+    `biased_attention`.
+    reason_against(encoding): why the path cannot compute it here, or None.
     fused: whether inference without a bias needs no mask.
     fits(q, k, mask_spec): whether it computes a call, or else a general
     path.

@@ -55,7 +55,7 @@ class Config(runner.TextEvaluationConfig):
     targets: int = cli.limited(256, 1)
     """same-targets: number of tokens predicted at the end of each window"""
     max_tokens: int | None = cli.limited(None, 1)
-    """take at most as many windows of the longest length as hold this many tokens, but one; null:
+    """take the windows of the longest length that fit into this many tokens, at least one; null:
     all"""
     windows: int | None = cli.limited(None, 1)
     """take this number of windows of the longest length; null: as many as fit without overlap. With

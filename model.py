@@ -295,11 +295,8 @@ class GPT(nn.Module):
         """
         residual = math.sqrt(2 * self.config.n_layer)
         for name, module in self.named_modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                divisor = residual if name.endswith("c_proj") else 1
-                module.weight.normal_(0, 0.02 / divisor)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                module.bias.zero_()
+            divisor = residual if name.endswith("c_proj") else 1
+            pe_spec.initialize(module, 0.02 / divisor)
 
     def choose_paths(
         self, device: torch.device, dtype: torch.dtype = torch.float32, **purpose: bool

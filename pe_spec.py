@@ -93,11 +93,17 @@ def prepare(encodings: Iterable[Encoding], optimizer: torch.optim.Optimizer) -> 
     """
     encodings = ModuleList(encodings)
     for module in encodings.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
+        initialize(module)
     clamp_after_steps(encodings, optimizer)
+
+
+@torch.no_grad()
+def initialize(module: nn.Module, std: float = 0.02) -> None:
+    """Initialize a Linear or Embedding by N(0, std), its bias by 0; leave others as they are."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        module.weight.normal_(0, std)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        module.bias.zero_()
 
 
 def clamp_after_steps(

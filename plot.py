@@ -447,9 +447,8 @@ def read_losses(run: Path) -> tuple[list[tuple[int, float]], int | None]:
     check(entries, list[LoggedLoss], path, REMEDY)
     numbers = [entry.get("parameters") for entry in log if entry["kind"] == "start"]
     check(numbers, list[Count | None], path, REMEDY)
-    return [(entry["step"], entry["loss"]) for entry in entries], numbers[
-        -1
-    ] if numbers else None
+    losses = [(entry["step"], entry["loss"]) for entry in entries]
+    return losses, numbers[-1] if numbers else None
 
 
 PLOTS = {  # function, its settings, and the words without a flag

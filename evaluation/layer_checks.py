@@ -313,12 +313,10 @@ def _triton_bias(encoding, q_features: tuple, k_features: tuple) -> Tensor:
     if kind == "distance":
         return numbers["table"][:, d][None]
     if kind == "piecewise-linear":
-        ratio = (numbers["table"][:, d] * numbers["g"][..., None])[
-            ..., None
-        ]  # (1, H, T, T, 1)
-        ends, slopes, intercepts = numbers["pieces"][:, :, None, None].unbind(
-            1
-        )  # (H, 1, 1, K)
+        ratio = numbers["table"][:, d] * numbers["g"][..., None]
+        ratio = ratio[..., None]  # (1, H, T, T, 1)
+        pieces = numbers["pieces"][:, :, None, None]
+        ends, slopes, intercepts = pieces.unbind(1)  # (H, 1, 1, K) each
         piece = (ratio > ends[..., :-1]).sum(-1, keepdim=True)
         values = (
             torch.take_along_dim(each[None], piece, -1) for each in (slopes, intercepts)

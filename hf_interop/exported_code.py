@@ -14,8 +14,7 @@ import itertools
 from collections.abc import Collection
 from pathlib import Path
 
-from runtime.plugins import Plugin
-from runtime.validation import PLUGIN_PREFIX
+from runtime.plugins import MODULE_PREFIX, Plugin
 
 from errors import InputError
 
@@ -131,7 +130,7 @@ def _is_of_repository(name: str) -> bool:
     """Return whether a module is of this repository, or a plugin."""
     first = name.partition(".")[0]
     is_ours = (ROOT / f"{first}.py").is_file() or (ROOT / first / "__init__.py").is_file()
-    return is_ours or first.startswith(PLUGIN_PREFIX)
+    return is_ours or first.startswith(MODULE_PREFIX)
 
 
 def modules_with(exported: list[Plugin]) -> list[str]:

@@ -31,9 +31,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from runtime import settings
+from runtime import plugins, settings
 from runtime.files import working_folder_of
-from runtime.validation import Count, PluginVersions, find_mismatch
+from runtime.validation import Count, find_mismatch
 
 import msgspec
 import torch
@@ -88,7 +88,7 @@ class Settings(msgspec.Struct):
     data: str | None = None
     init_from: str | None = None
     init_steps: Count | None = None
-    plugin: PluginVersions = None
+    plugin: plugins.Versions = None
     changes: list = []
 
 
@@ -168,10 +168,12 @@ def load_checkpoint(
     path = checkpoint_path(run)
     checkpoint, sha256 = _read(path)
     _check_content(path, checkpoint)
-    checkpoint["gpt"] |= DEFAULTS | checkpoint["gpt"]  # keeps the order
+    gpt = checkpoint["gpt"]
+    if (
+        DEFAULTS.keys() - gpt.keys()
+    ):  # any encoding fills the shape: a plugin may be missing
+        checkpoint["gpt"] = dataclasses.asdict(GPTConfig(**gpt | {"pe": "nope"})) | gpt
     if check_plugins and checkpoint["config"].get("plugin"):
-        from runtime import plugins
-
         plugins.check_loaded(checkpoint["config"], path.parent)
     is_decoder = checkpoint["gpt"]["causal"]
     if causal is not None and is_decoder != causal:

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
-from runtime import describe_missing_package
+from runtime import describe_missing_package, plugins
 from runtime.files import working_folder_of
 
 import msgspec
@@ -92,11 +92,7 @@ def parse(
         problems += [unknown(f"{path}: key {key}", key, fields) for key in unknown_keys]
     if problems:
         raise InputError(*problems)
-    loaded = []
-    if plugin_files:
-        from runtime import plugins
-
-        loaded = [plugins.load_plugin(path) for path in plugin_files]
+    loaded = [plugins.load_plugin(path) for path in plugin_files]
     values = {name: _default(field) for name, field in fields.items()}
 
     def update(*sources: dict) -> None:
@@ -337,9 +333,7 @@ def run(main) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        from runtime.plugins import describe_error
-
-        describe = (describe_error, _system_problem, describe_missing_package)
+        describe = (plugins.describe_error, _system_problem, describe_missing_package)
         problems = [line for each in describe if (line := each(error))][:1]
         if isinstance(error, InputError):
             problems = error.problems  # none if another rank prints them

@@ -17,11 +17,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.validation import PLUGIN_PREFIX, PluginVersions, check
+from runtime.validation import PythonFile, Sha256, check
 
 from errors import InputError
 
+MODULE_PREFIX = "plugin_"
 LOADED: dict[str, "Plugin"] = {}  # by the name of their modules
+Versions = dict[PythonFile, Sha256] | None  # "plugin" in the settings of a run
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def load_plugin(path: str | Path) -> Plugin:
     source = path.read_bytes()
     if path.suffix != ".py":
         raise InputError(f"{path} is not a Python file: use a name that ends in .py")
-    module = PLUGIN_PREFIX + re.sub(r"\W", "_", path.stem)  # my-encoding.py is allowed
+    module = MODULE_PREFIX + re.sub(r"\W", "_", path.stem)  # my-encoding.py is allowed
     if loaded := LOADED.get(module):
         if (loaded.path.name, loaded.source) == (path.name, source):
             return loaded
@@ -125,9 +127,7 @@ def check_loaded(settings: dict, folder: str | Path) -> None:
     copies.
     """
     entry = settings.get("plugin")
-    check(
-        entry, PluginVersions, f"{folder}: plugin", "use settings that train_gpt.py wrote"
-    )
+    check(entry, Versions, f"{folder}: plugin", "use settings that train_gpt.py wrote")
     loaded = {plugin.sha256: plugin.path.name for plugin in LOADED.values()}
     problems = []
     for name, sha256 in (entry or {}).items():

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runtime import checkpoints
+from runtime import checkpoints, plugins
 from runtime.devices import provenance
 from runtime.files import atomic, read_json_lines, run_folder_of, writing
 from runtime.settings import MAY_BE_OVERRIDDEN, MAY_CHANGE_ON_RESUME
@@ -154,12 +154,9 @@ class Run:
         if self.logger:  # may raise, so it precedes the config
             self.logger.start(self.folder, run_id, self.config, self.step)
         plugin = self.config.get("plugin") or {}
+        used = [each for each in plugins.LOADED.values() if each.path.name in plugin]
         files = {CONFIG: yaml.safe_dump(self.config, sort_keys=False).encode()} | self.files
-        if plugin:
-            from runtime.plugins import LOADED
-
-            used = [each for each in LOADED.values() if each.path.name in plugin]
-            files |= {each.path.name: each.source for each in used}
+        files |= {each.path.name: each.source for each in used}
         if self.step < 0 and (source := self.config.get("init_from")):
             imported = run_folder_of(source) / PRETRAINED
             if imported.is_file():  # for an export

@@ -173,7 +173,7 @@ class Scheduler:
             self.start(job, places)
 
     def write_report(self) -> None:
-        """Run the report on the records of all calls; calls at once take turns."""
+        """Run the report on the records of all calls; concurrent calls wait for each other."""
         with locked(self.logs / "report"):
             reports = [job_report.read(path) for path in sorted(self.logs.glob("*.jsonl"))]
             records = dict.fromkeys(x for report in reports for x in report["records"])

@@ -58,6 +58,15 @@ def test_training_lowers_the_loss_and_clamps_parameters():
     assert generated.shape == (1, 51) and generated[0, :21].equal(text[:21])
 
 
+def test_gates_are_initialized_as_in_gpt():
+    model = own_model.Model("cable")
+    optimizer = torch.optim.AdamW(model.parameters())
+    pe_spec.prepare(model.posenc, optimizer)
+    for gate in (model.posenc[0].step, model.posenc[1].weight):
+        assert gate.weight.std().item() == pytest.approx(0.02, rel=0.2)
+        assert not gate.bias.any()
+
+
 def test_logits_of_a_run(data_dir, tmp_path, monkeypatch):
     """The block of docs/own_model.md that loads a run."""
     out_dir = tmp_path / "runs" / "cable"

@@ -14,6 +14,7 @@ from runtime.distributed import Processes
 import numpy as np
 import pytest
 import torch
+import yaml
 from conftest import TINY, contents, log_of, save_checkpoint, write_plugin
 from in_process import digest
 
@@ -121,9 +122,25 @@ def test_half_precision_trains_like_float32(dtype, pe, trained, train):
     run = train("run", "--pe", pe, "--dtype", dtype)
     half, full = log_of(run), log_of(trained(pe))
     assert [record["step"] for record in half] == [record["step"] for record in full]
-    found, expected = ([record["loss"] for record in log[1:]] for log in (half, full))
-    assert found == pytest.approx(expected, rel=0.01) and found != expected
-    assert bool(checkpoints.load_checkpoint(run)["scaler"]) == (dtype == "float16")
+    for a, b in zip(half[1:], full[1:], strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=0.01)
+        if a["kind"] == "train":  # the norm of the loss's gradient, not of the scaled loss's
+            assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=0.05)
+    assert [record["loss"] for record in half[1:]] != [record["loss"] for record in full[1:]]
+    scaler = checkpoints.load_checkpoint(run)["scaler"]
+    if dtype == "float16":  # the scale is halved at an overflow, which is rare
+        assert scaler["scale"] >= 2**10
+    else:
+        assert scaler == {}
+
+
+def test_compiled_training_learns_like_an_eager_one(train):
+    """By Inductor's own code, for one layer."""
+    torch._dynamo.reset()
+    flags = ["--n_layer", 1, "--steps", 2]
+    logs = [log_of(train(name, *flags, "--compile", name)) for name in ("true", "false")]
+    compiled, eager = ([record["loss"] for record in log[1:]] for log in logs)
+    assert compiled == pytest.approx(eager, rel=1e-4)
 
 
 def test_compile_and_activation_checkpointing_train_the_same(trained, train, monkeypatch):
@@ -441,6 +458,12 @@ def test_flags_override_config_files_in_any_order(tmp_path):
     argv = ["--config", str(tmp_path / "a"), "--pe", "alibi", f"--config={tmp_path / 'b'}"]
     config = cli.parse(Config, argv, "")
     assert (config.pe, config.steps, config.lr) == ("alibi", 7, 0.25)
+
+
+def test_config_of_a_run_is_resolved(trained):
+    config = yaml.safe_load((trained("cable") / "config.yaml").read_text())
+    assert config.keys() == Config.__dataclass_fields__.keys() - settings.NOT_RECORDED
+    assert (config["pe"], config["block_size"], config["beta2"]) == ("cable", 16, 0.95)
 
 
 def test_gradient_accumulation_equals_one_large_batch(train, capsys):

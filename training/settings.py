@@ -10,11 +10,10 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from runtime import cli
+from runtime import cli, plugins
 from runtime.checkpoints import list_checkpoints, load_checkpoint
 from runtime.files import run_folder_of
 from runtime.settings import MAY_BE_OVERRIDDEN, MAY_CHANGE_ON_RESUME
-from runtime.validation import PLUGIN_PREFIX
 
 import torch
 
@@ -182,13 +181,7 @@ class Config:
             what = "sample_every is for decoders"
             problems.append(f"{what}: remove it, or use --objective clm")
         try:
-            encodings = self.gpt_config(vocab_size=64).encodings
-            bases = {base.__module__ for cls, _ in encodings for base in cls.__mro__}
-            self.plugin = None
-            if any(name.startswith(PLUGIN_PREFIX) for name in bases):
-                from runtime import plugins
-
-                self.plugin = plugins.recorded(encodings)
+            self.plugin = plugins.recorded(self.gpt_config(vocab_size=64).encodings)
         except InputError as error:
             problems += error.problems
         if problems:
@@ -240,8 +233,6 @@ def inherit(values: dict, given: set[str]) -> dict:
     checkpoint = load_checkpoint(run, check_plugins=False)
     has_encoding = "pe" in names or checkpoint["gpt"]["pe"] == values["pe"]
     if has_encoding and not (is_resumed and values["plugin"]):
-        from runtime import plugins
-
         plugins.check_loaded(checkpoint["config"], run_folder_of(run))
     provided = config = checkpoint["config"]  # as recorded: null stays null
     if not is_resumed:

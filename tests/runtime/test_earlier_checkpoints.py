@@ -1,4 +1,4 @@
-"""A checkpoint of an earlier version: the same numbers, also after a resume."""
+"""Checkpoint compatibility: a run of commit 28db1e77 loads and resumes with equal numbers."""
 
 import json
 import shutil
@@ -54,3 +54,11 @@ def test_earlier_run_continues_with_the_same_losses(run, tmp_path):
     records = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     losses = [record["loss"] for record in records if "loss" in record]
     assert losses == pytest.approx([5.4061, 5.2790, 5.143255, 4.830144], abs=5e-5)
+
+
+def test_earlier_run_provides_initial_weights(run, tmp_path, data_dir):
+    """--init_from compares its network with that of the new run."""
+    flags = ["--data", str(data_dir), "--init_from", str(run), "--steps", "1", "--device", "cpu"]
+    words = [*flags, "--tokens_per_step", "64", "--out_dir", str(tmp_path / "new")]
+    train_gpt.main(words)
+    assert load_checkpoint(tmp_path / "new")["gpt"]["n_kv_head"] == 2
