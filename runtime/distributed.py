@@ -9,7 +9,9 @@
 Only rank 0 prints and writes. A user error on several ranks is printed
 once. Signals and random states go through gloo, so that no rank waits
 for a GPU. If a rank ends, the others end at their next collective with
-a line that says how to continue; if it hangs, after TIMEOUT.
+a line that says how to continue. If it hangs, or gloo does not notice
+its end (about once in a thousand times), they end after TIMEOUT;
+torchrun ends them at once.
 """
 
 import contextlib
