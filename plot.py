@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime import cli, job_report, run_folder
+from runtime import cli, run_folder
 from runtime.checkpoints import load_model
-from runtime.files import atomic, read_json, working_folder_of, write_json
+from runtime.files import atomic, read_json, working_folder_of
 from runtime.validation import Count, Text, check
 
 import msgspec
@@ -50,10 +50,6 @@ class Settings(msgspec.Struct):
 
     pe: Text
     size: Text | None = None
-    n_layer: Count | None = None
-    n_head: Count | None = None
-    n_embd: Count | None = None
-    objective: Text | None = None
     data: Text | None = None
     seed: Count | None = None
     block_size: Count | None = None
@@ -363,30 +359,15 @@ def plot_losses(config: LossesConfig) -> Callable:
     Runs are folders of train_gpt.py (log.jsonl) or retrieval.finetune
     (finetune.json). A point is the mean loss since the previous logged
     step. Figures 6 and 7 of the CABLE paper.
-
-    Training losses of runs that differ only in encoding and seed are
-    also written as a record next to the picture (losses.json).
-    report.py makes a table of them.
     """
     if not config.runs:
         raise InputError("no runs given: python plot.py losses runs/NAME ...")
-    runs, setups, descriptions = zip(*map(read_run, config.runs), strict=True)
+    runs = [read_run(path) for path in config.runs]
     lines = [figures.Line(label_of(run, runs), run["losses"]) for run in runs]
-    title = f"training loss; one run per line\n{'; '.join(sorted({*descriptions}))}"
-    panels = [("loss (nats)", lines)]
-    if len({*setups}) > 1:
-        differing = " and ".join(sorted({*descriptions}))
-        print(f"no record: the runs differ in more than encoding and seed: {differing}")
-    elif len({(run["pe"], run["seed"]) for run in runs}) < len(runs):
-        print("no record: two runs have the same encoding and seed")
-    else:
-        path = Path(config.out).with_suffix(".json")
-        record = {"metric": "Training loss", "training": setups[0][0], "runs": runs}
-        write_json(path, record)
-        print(f"record: {path}")
-        job_report.append(records=[str(path)])
-    axes = "steps", "linear", "linear"
-    return lambda file: figures.draw_lines(file, title, panels, *axes, has_markers=False)
+    trainings = "; ".join(sorted({run["training"] for run in runs}))
+    title = f"training loss; one run per line\n{trainings}"
+    axes = [("loss (nats)", lines)], "steps", "linear", "linear"
+    return lambda file: figures.draw_lines(file, title, *axes, has_markers=False)
 
 
 def label_of(run: dict, runs: Sequence[dict]) -> str:
@@ -398,8 +379,8 @@ def label_of(run: dict, runs: Sequence[dict]) -> str:
     return label
 
 
-def read_run(path: str) -> tuple[dict, tuple, str]:
-    """Return a run's fields of the record, what is equal for all seeds, and both in words.
+def read_run(path: str) -> dict:
+    """Return a run's name, encoding, seed, losses [(step, loss)], and training in words.
 
     Raises InputError if a file is missing or corrupt, or has no losses.
     """
@@ -407,48 +388,38 @@ def read_run(path: str) -> tuple[dict, tuple, str]:
     file, tuned = run / run_folder.CONFIG, run / "finetune.json"
     finetuning = read_json(tuned, "fine-tune again", FineTuning) if tuned.exists() else None
     if finetuning:
-        file, losses, parameters = run / "config.json", finetuning.get("losses"), None
+        file, losses = run / "config.json", finetuning.get("losses")
     else:
-        losses, parameters = read_losses(run)
+        losses = read_losses(run)
     if not losses:
         raise InputError(f"{run} has no training losses: remove it")
     kinds = OSError, ValueError, RecursionError, yaml.YAMLError
     with refusing(f"{file} cannot be read", REMEDY, kinds):
         settings = yaml.safe_load(file.read_text(encoding="utf-8"))
     check(settings, Settings, file, REMEDY)
-    found = {key: settings.get(key) for key in ("pe", "size", "objective", "seed")}
-    found |= {"run": run.name, "losses": losses, "step": losses[-1][0]}
-    shape = [settings.get(name) for name in ("n_layer", "n_head", "n_embd")]
-    size = found["size"] if shape == [None] * 3 else "custom"
-    name = name_model({"settings": {}, "size": size, "parameters": parameters})
+    seed, training = settings.get("seed"), "fine-tuning"
     if finetuning:
-        found |= {"objective": "mlm", "seed": finetuning["settings"]["seed"]}
-        setup, words = ("fine-tuning",), "fine-tuned"
+        seed = finetuning["settings"]["seed"]
     else:
         data = Path(settings.get("data") or "unknown data").name
-        length = settings.get("block_size") or 0
-        setup, words = (
-            ("pretraining", data, length),
-            f"on {data}, trained at {length:,} tokens",
-        )
-    return found, (*setup, size, *shape), f"{name} {words}, seed {found['seed']}"
+        shape = [settings.get(name) for name in ("n_layer", "n_head", "n_embd")]
+        size = "custom" if any(shape) else settings.get("size")
+        training = f"{size} model on {data}, trained at {settings.get('block_size')} tokens"
+    found = {"run": run.name, "pe": settings["pe"], "seed": seed}
+    return found | {"losses": losses, "training": training}
 
 
-def read_losses(run: Path) -> tuple[list[tuple[int, float]], int | None]:
-    """Return [(step, loss)] of a training's log, and the number of parameters."""
+def read_losses(run: Path) -> list[tuple[int, float]]:
+    """Return [(step, loss)] of a training's log."""
     path = run / run_folder.LOG
     if not path.exists():
         where = working_folder_of(path)
         raise InputError(
             f"{run} has no log.jsonl or finetune.json{where}: use a run folder"
         )
-    log = run_folder.read_log(run)
-    entries = [entry for entry in log if entry["kind"] == "train"]
+    entries = [entry for entry in run_folder.read_log(run) if entry["kind"] == "train"]
     check(entries, list[LoggedLoss], path, REMEDY)
-    numbers = [entry.get("parameters") for entry in log if entry["kind"] == "start"]
-    check(numbers, list[Count | None], path, REMEDY)
-    losses = [(entry["step"], entry["loss"]) for entry in entries]
-    return losses, numbers[-1] if numbers else None
+    return [(entry["step"], entry["loss"]) for entry in entries]
 
 
 PLOTS = {  # function, its settings, and the words without a flag

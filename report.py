@@ -14,7 +14,6 @@ perplexity       eval_extrapolation.py, with a plot. With --within_documents als
 recall           eval_recall.py, with a plot
 receptive_field  eval_receptive_field.py, with plots
 retrieval        retrieval.evaluate, with a plot
-losses           plot.py losses: final and mean training loss
 hellaswag        eval_hellaswag.py
 train, ...       bench.py: a table and a plot for each benchmark; train_time,
                  where the time goes
@@ -127,13 +126,8 @@ def report_records(config: Config, out: Folder) -> None:
         )
         if parts := add_compared(out, printed, cells):
             print(out.add("generalization.md", *parts))
-    others = {
-        metrics.LOSSES: tables.loss_table,
-        metrics.COMPARISON: tables.comparison_table,
-    }
-    for metric, make in others.items():
-        for stem, record in numbered(metric.stem, found.get(metric, [])):
-            out.add_table(stem, make(record))
+    for stem, record in numbered("compare", found.get(metrics.COMPARISON, [])):
+        out.add_table(stem, tables.comparison_table(record))
     report_speeds(speeds, printed, out)
 
 

@@ -12,7 +12,7 @@ least 700 is infinity (model.py).
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from runtime.files import read_json, read_json_lines, working_folder_of
 from runtime.validation import Count, Length, LengthKey, Name, Text, find_mismatch
@@ -282,28 +282,6 @@ class Comparison(Hardware):
     compare: ComparisonResult
 
 
-class RunLosses(Struct):
-    run: Text
-    pe: Text
-    size: Text | None
-    objective: Text | None
-    losses: Points
-    seed: Count | None
-    step: Count | None = None
-
-    def __post_init__(self):
-        steps = [step for step, _ in self.losses]
-        if steps != sorted(set(steps)):
-            raise ValueError(
-                f"the losses of {self.run} are not in the order of their steps"
-            )
-
-
-class Losses(Struct):
-    training: Literal["pretraining", "fine-tuning"]
-    runs: Annotated[list[RunLosses], NOT_EMPTY]
-
-
 class FineTuningSettings(Struct):
     seed: Count
 
@@ -338,8 +316,6 @@ def schema_of(record) -> Any:
         return BY_LENGTH.get(name, Other) if isinstance(name, str) else None
     if {"acc", "acc_norm"} <= record.keys():
         return Accuracy
-    if record.get("metric") == "Training loss" and "runs" in record:
-        return Losses
     if "compare" in record:
         return Comparison
     is_speed = not record.keys().isdisjoint(("train", "attention", "generate", "eval"))

@@ -216,7 +216,6 @@ GAIN = Metric(  # of evaluation.measures.gain_records
 )
 ACCURACY = Metric("HellaSwag accuracy", "hellaswag", record_schema.Accuracy)
 SPEED = Metric("Speed", "bench", record_schema.Speed)
-LOSSES = Metric("Training loss", "losses", record_schema.Losses)
 COMPARISON = Metric("Comparison", "compare", record_schema.Comparison)
 BY_LENGTH = (PERPLEXITY, RECEPTIVE_FIELD, RECALL, TRAINED_RECALL, NDCG)
-METRICS = {each.schema: each for each in (*BY_LENGTH, ACCURACY, SPEED, LOSSES, COMPARISON)}
+METRICS = {each.schema: each for each in (*BY_LENGTH, ACCURACY, SPEED, COMPARISON)}

@@ -1,4 +1,4 @@
-"""Result tables: by context length, HellaSwag accuracy, losses, speed."""
+"""Result tables: by context length, HellaSwag accuracy, speed."""
 
 import statistics
 from collections.abc import Callable, Iterator
@@ -19,7 +19,6 @@ from reporting.formatting import (
 )
 
 Marks = dict[tuple[str, float], str]  # (label of a column, length) -> mark after the number
-FINAL = 0.1  # fraction of a training whose mean loss is the final one
 MAX_COLUMNS = 8  # wider tables are transposed
 
 
@@ -113,27 +112,6 @@ def token_kind(record: dict) -> str:
     """Return the kind of tokens in words: "byte tokens" or "gpt2 tokens"."""
     name = record["data"]["tokenizer"].partition("@")[0]  # without the hash
     return "byte tokens" if name == "bytes" else f"{name} tokens"
-
-
-def loss_table(record: dict) -> Table:
-    """Return a table of `plot.py losses`: mean ± standard deviation over seeds."""
-    runs = [dict(run["losses"]) for run in record["runs"]]
-    shared = sorted(set.intersection(*map(set, runs)))
-    last = shared[-max(1, round(FINAL * len(shared))) :]
-    shown = {"block_size": 1, "step": None, "settings": {}}
-    cells = [["encoding", "final loss", "mean loss", "seeds"]]
-    for column in make_columns([run | shown for run in record["runs"]], "losses"):
-        found = [dict(run["losses"]) for run in column.records if shared]
-        row = [column.label]
-        for steps in (last, shared):
-            means = [statistics.mean(losses[step] for step in steps) for losses in found]
-            row.append(mean_and_deviation(means, 3))
-        cells.append([*row, f"{len(found)}"])
-    return Table(
-        cells,
-        caption=f"Training loss in nats, {record['training']}: mean over the last {FINAL:.0%} of "
-        "the training, and over all of it, at the steps that all runs logged.",
-    )
 
 
 # What one row of each benchmark of bench.py measures.

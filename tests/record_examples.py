@@ -103,16 +103,8 @@ def compare() -> dict:
     return HARDWARE | {"compare": SETUP | {"context": 64, "rows": [row], "skipped": skipped}}
 
 
-def losses() -> dict:
-    runs = []
-    for pe in ("cable", "learnable"):
-        about = {"run": pe, "pe": pe, "size": "bert", "objective": "mlm", "seed": 1, "step": 100}
-        runs.append(about | {"losses": [[step, 3.0 - step / 100] for step in (50, 100)]})
-    return {"metric": "Training loss", "training": "pretraining", "runs": runs}
-
-
 BY_LENGTH = (perplexity, masked, receptive_field, recall, trained_recall, retrieval)
-KINDS = (*BY_LENGTH, accuracy, speed, compare, losses)
+KINDS = (*BY_LENGTH, accuracy, speed, compare)
 
 
 def places(value, path=()):

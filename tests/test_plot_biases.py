@@ -79,7 +79,7 @@ def test_titles_name_the_model(tmp_path, trained, monkeypatch):
         (
             f"\n{name} (0.4M parameters), rope:base=10000, layer 3 of 0–3, trained on unknown",
             f"\n{number} parameters, cable, layer 1 of 0–1, trained on toy at 16 tokens",
-            f"\n{number} parameters on toy, trained at 16 tokens",
+            "\ncustom model on toy, trained at 16 tokens",
             f"toy (val), {name} (0.8M parameters), trained at 256 tokens",
             "toy (val), 0.8M parameters, trained at 256 tokens",
             "toy (val), quickstart model (0.8M parameters), trained at 256 tokens",

@@ -8,7 +8,7 @@ import pytest
 from conftest import log_of
 
 import plot
-import report
+from reporting import figures
 
 FINETUNING = {"settings": {"seed": 1}, "sha256": {"data": None}}  # without losses yet
 
@@ -37,36 +37,23 @@ def test_labels_name_the_encoding(seeds, labels):
     assert [plot.label_of(run, runs) for run in runs] == [*labels, "rope"]
 
 
-def test_the_record_of_a_training_has_its_logged_losses(trained, tmp_path, capsys):
-    run, out = str(trained("alibi")), ("--out", str(tmp_path / "a.png"))
-    plot.main(["losses", run, *out])
-    assert f"record: {tmp_path / 'a.json'}" in capsys.readouterr().out
-    (found,) = json.loads((tmp_path / "a.json").read_text())["runs"]
-    names = ("run", "pe", "objective", "seed", "step")
-    assert [found[name] for name in names] == ["alibi", "alibi", "clm", 1, 6]
-    logged = [entry for entry in log_of(run) if entry["kind"] == "train"]
-    assert found["losses"] == [[entry["step"], entry["loss"]] for entry in logged]
+def test_points_are_the_logged_losses(trained, finetuned, tmp_path, monkeypatch, refused):
+    """Of a training, and of a fine-tuned run."""
+    drawn, draw_lines = {}, figures.draw_lines
 
+    def note(file, title, panels, *others, **options):
+        drawn.update({line.label: line.points for line in panels[0][1]}, title=title)
+        draw_lines(file, title, panels, *others, **options)
 
-def test_other_runs_are_plotted_without_a_record(trained, finetuned, tmp_path, capsys):
-    """Of another length, fine-tuned, or the same run twice."""
-    run, other = str(trained("alibi")), shutil.copytree(trained("alibi"), tmp_path / "other")
-    text = (other / "config.yaml").read_text()
-    (other / "config.yaml").write_text(text.replace("block_size: 16", "block_size: 32"))
-    more, twice = "the runs differ in more than encoding and seed", "two runs have the same"
-    for second, reason in ((other, more), (finetuned([[1, 3.0]]), more), (run, twice)):
-        plot.main(["losses", run, str(second), "--out", str(tmp_path / "a.png")])
-        assert f"no record: {reason}" in capsys.readouterr().out
-    assert (tmp_path / "a.png").exists() and not (tmp_path / "a.json").exists()
-
-
-def test_losses_of_fine_tuning_make_a_report(finetuned, tmp_path, refused):
-    """The mean of ten losses from 2.9 to 2.0."""
-    tuned = finetuned([[step, 3.0 - step / 100] for step in range(10, 101, 10)])
+    monkeypatch.setattr(figures, "draw_lines", note)
+    run, tuned = trained("alibi"), finetuned([[1, 3.0], [2, 2.5]])
     out = ("--out", str(tmp_path / "a.png"))
-    plot.main(["losses", str(tuned), *out])
-    report.main([str(tmp_path / "a.json"), "--out_dir", str(tmp_path / "out")])
-    assert "|     2.450 |" in (tmp_path / "out" / "losses.md").read_text()
+    plot.main(["losses", str(run), str(tuned), *out])
+    logged = [entry for entry in log_of(run) if entry["kind"] == "train"]
+    assert drawn["alibi"] == [(entry["step"], entry["loss"]) for entry in logged]
+    assert drawn["cable"] == [[1, 3.0], [2, 2.5]]
+    assert "custom model on toy, trained at 16 tokens; fine-tuning" in drawn["title"]
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     (tuned / "finetune.json").write_text(json.dumps(FINETUNING))
     assert "has no training losses: remove it" in refused(plot.main, "losses", tuned, *out)[0]
 

@@ -10,7 +10,6 @@ from reporting.columns import (
     sort_key,
 )
 from reporting.metrics import PERPLEXITY
-from reporting.tables import loss_table
 
 
 def columns_of(records):
@@ -100,28 +99,6 @@ def test_steps_of_the_weights_that_a_run_continues_from_count():
     trained = record("rope", {}) | {"step": 40}
     assert differing_settings([runs[0], trained]) == []
     assert differing_settings([runs[0], trained | {"step": 41}]) == ["step"]
-
-
-def test_loss_table_has_the_steps_that_all_runs_logged():
-    """Step 10 of cable alone does not count. Of 20 shared steps, the last 2 are the final ones."""
-
-    def run(pe, seed, losses):
-        return {"run": f"{pe}{seed}", "pe": pe, "seed": seed, "losses": losses}
-
-    shared = [*range(20, 420, 20)]
-    falling = [[step, 5 - step / 100] for step in shared]  # 3.1 on average, 1.1 at the end
-    runs = [
-        run("cable", 1, [[10, 99.0], *falling]),
-        run("cable", 2, [[step, loss + 0.2] for step, loss in falling]),
-        run("rope", 1, [[step, 2.0] for step in shared]),
-    ]
-    found = {"training": "pretraining", "runs": runs}
-    assert loss_table(found).cells[1:] == [
-        ["cable", "1.200 ± 0.141", "3.000 ± 0.141", "2"],
-        ["rope", "2.000", "2.000", "1"],
-    ]
-    runs[2]["losses"] = [[7, 2.0]]  # no step is shared
-    assert loss_table(found).cells[1] == ["cable", "—", "—", "0"]
 
 
 def test_seeds_become_one_column_with_standard_deviation():
