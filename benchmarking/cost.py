@@ -23,9 +23,8 @@ import torch
 from torch.utils.benchmark import Timer
 
 from model import GPT, GPTConfig
-from more_encodings.dape import DAPE
 from text_data import recall_task
-from text_data.named_data import SIZES
+from text_data.named_data import DATA_SETS
 from text_data.shards import Shards
 from training import settings
 
@@ -46,14 +45,7 @@ EVALUATIONS = {
 }
 
 
-class Cost(NamedTuple):
-    """Cost of jobs; disk and download in GB."""
-
-    kind: str
-    note: str = ""
-    flops: float = 0
-    disk: float = 0
-    download: float = 0
+UNITS = ("FLOPs", "disk", "download")  # of a cost, which also counts jobs; GB
 
 
 class Training(NamedTuple):
@@ -70,23 +62,22 @@ def data_size(folder: str, split: str, made: dict) -> tuple[int, int]:
         shards = Shards(folder, split, "never")
         return shards.total, shards.padded_vocab_size
     name = Path(folder).name
-    _, tokens = SIZES.get(name, (0, {}))
+    *_, tokens = DATA_SETS.get(name, [{}])
     is_bytes = name.endswith(("bytes", "stdlib"))
     return tokens.get(split, 0), 320 if is_bytes else GPTConfig.vocab_size
 
 
 def flops_per_token(model: GPT, context: int) -> float:
-    """Return FLOPs of training on a token, with DAPE's network on each pair."""
-    networks = [module for module in model.modules() if isinstance(module, DAPE)]
-    per_pair = sum(x.numel() for module in networks for x in module.parameters())
+    """Return FLOPs of training on a token, with DAPE's convolutions of each pair."""
+    networks = (x.weight for x in model.modules() if isinstance(x, torch.nn.Conv2d))
+    per_pair = sum(map(torch.numel, networks))
     return model.flops_per_token(context) + 6 * per_pair * context
 
 
-def estimate_training(config, made: dict) -> tuple[GPT, Cost]:
-    """Return the model (without memory) of a training, and its cost.
+def estimate_training(config: settings.Config, made: dict) -> tuple[GPT, str, Counter]:
+    """Return the model (without memory) of a training, a note, and the cost.
 
-    config: of train_gpt.py. made: folders that commands make. Raises
-    InputError if the data or the batch size cannot be used.
+    Raises InputError if the data or the batch size cannot be used.
     """
     config.sequences_per_step(1)  # raises InputError
     total, vocab_size = data_size(config.data, "train", made)
@@ -97,66 +88,66 @@ def estimate_training(config, made: dict) -> tuple[GPT, Cost]:
         vocab_size = recall_task.SYMBOLS
     with torch.device("meta"):
         model = GPT(config.gpt_config(vocab_size))
-    tokens = config.steps * config.tokens_per_step
+    flops = flops_per_token(model, config.block_size)
+    flops *= config.steps * config.tokens_per_step
     # Weights and two moments; one more checkpoint while it is written.
     disk = 12e-9 * model.parameter_count() * (1 + config.keep_checkpoints)
-    flops = tokens * flops_per_token(model, config.block_size)
-    return model, Cost("trainings", note, flops, disk)
+    return model, note, Counter(trainings=1, FLOPs=flops, disk=disk)
 
 
-def estimate(words: list[str], made: dict[str, Training | None]) -> Cost:
-    """Return the cost of a command.
+def estimate(words: list[str], made: dict) -> tuple[str, Counter]:
+    """Return a note on a command, and its cost.
 
-    made: the folders of earlier commands, with the trainings that their
-    models are from; the command's folder is added.
+    made: the folders of earlier commands, each with the Training that its
+    model is from, or else the flags; the command's folder is added.
     """
     program = words[words[0] == "-m"]
     values = dict(itertools.pairwise(words))  # by flag
-    out = values.get("--out_dir", "")
+    used = map(made.get, words)
+    training = next((x for x in used if isinstance(x, Training)), None)
+    note, cost = "", Counter([f"{program} (not estimated)"])
     if program.startswith("prepare_"):
-        made[out] = None
-        download, tokens = SIZES[Path(out).name]
-        return Cost("data sets", "", 0, 2e-9 * sum(tokens.values()), download)
-    training = next(filter(None, map(made.get, words)), None)
-    # A further training has --config RUN/config.yaml.
-    if program == "train_gpt.py" and (training or Path(words[2]).exists()):
+        *_, download, tokens = DATA_SETS[Path(values["--out_dir"]).name]
+        size = 2e-9 * sum(tokens.values())
+        cost = Counter({"data sets": 1, "disk": size, "download": download})
+    elif program == "train_gpt.py":
+        # A further training has --config RUN/config.yaml.
         flags = [*training.flags, *words[3:]] if training else words[1:]
         config = cli.parse(settings.Config, flags, None)
-        model, cost = estimate_training(config, made)
+        model, note, cost = estimate_training(config, made)
         training = Training(flags, config, model)
     elif training and program in EVALUATIONS:
         flops = evaluation_flops(program, values, training, made)
-        cost = Cost("evaluations", flops=flops)
-    else:
-        cost = Cost(f"{program} (not estimated)")
-    made[out] = training
-    return cost
+        cost = Counter(evaluations=1, FLOPs=flops)
+    made[values.get("--out_dir", "")] = training or values
+    return note, cost
 
 
 def evaluation_flops(program: str, values: dict, training: Training, made: dict) -> float:
     """Return the FLOPs of an evaluation. values: those of its flags, as text."""
     _, config, model = training
-    count, most, passes = EVALUATIONS[program]
-    for flag in ("--windows", "--trials", "--samples"):
-        count = int(values.get(flag, count))
+    sequences, most, passes = EVALUATIONS[program]
+    data = values.get("--data", config.data)
+    values = {**made.get(data, {}), **values}  # of retrieval.prepare: its documents
+    for flag in ("--windows", "--trials", "--samples", "--documents"):
+        sequences = int(values.get(flag, sequences))
     total = 0
-    if not count:
-        data, split = values.get("--data", config.data), values.get("--split", "val")
-        total, _ = data_size(data, split, made)
+    if not sequences:
+        total, _ = data_size(data, values.get("--split", "val"), made)
         total = min(total, int(values.get("--max_tokens", total)))
     flops = 0
-    lengths = values.get("--lengths") or values.get("--distances") or str(most)
+    lengths = values.get("--lengths") or values.get("--distances", str(most))
     for length in cli.parse_lengths(lengths, config.block_size):
-        length = min(length, most)
+        length = min(length, int(values.get("--length", most)))
         context = min(length, int(values.get("--cache_window", length)))
-        tokens = length * count or total
+        tokens = length * sequences or total
         flops += tokens * passes / 3 * flops_per_token(model, context)
     return flops
 
 
-def describe_cost(config) -> str:
+def describe_cost(config: settings.Config) -> str:
     """Return a text with the cost of a training."""
-    model, cost = estimate_training(config, {})
+    model, note, cost = estimate_training(config, {})
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.choose_paths(device, training=True, deterministic=config.deterministic)
     tokens = config.steps * config.tokens_per_step
@@ -164,7 +155,7 @@ def describe_cost(config) -> str:
         model.describe(config.micro_batch),
         f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {tokens:,} tokens",
         f"6 N + 12 L C T FLOPs per token, N = {model.parameter_count():,}; {MFU:.0%} MFU",
-        describe(cost),
+        describe(note, cost),
     ]
     return "\n".join(lines)
 
@@ -175,38 +166,33 @@ def describe_costs(commands: list[list[str]]) -> list[str]:
     own = [shlex.join(words) for words in commands]
     every = dict.fromkeys([*ledger.read_text().splitlines(), *own])
     ledger.write_text("\n".join(every))
-    made: dict[str, Training | None] = {}
+    made = {}
     costs = {command: estimate(shlex.split(command), made) for command in every}
-    kinds = Counter(cost.kind for cost in costs.values())
-    note = ", ".join(f"{kind}: {number}" for kind, number in kinds.items())
-    sums = map(sum, zip(*(cost[2:] for cost in costs.values()), strict=True))
-    texts = [describe(costs[command]) for command in own]
-    return [*texts, f"total: {describe(Cost('', note, *sums))}"]
+    total = sum((cost for _, cost in costs.values()), Counter())
+    kinds = [f"{kind}: {total[kind]}" for kind in total if kind not in UNITS]
+    texts = [describe(*costs[command]) for command in own]
+    return [*texts, f"total: {describe(', '.join(kinds), total)}"]
 
 
-def describe(cost: Cost) -> str:
-    """Return the note, FLOPs, hours, disk space and download, if they are not tiny."""
-    parts = [cost.note] if cost.note else []
-    if cost.flops:
-        parts.append(f"{cost.flops:.2g} FLOPs".replace("e+", "e"))
-        for name, peak in peaks(cost.flops).items():
-            hours = float(f"{cost.flops / peak / MFU / 3600:.2g}")
-            parts += [f"{hours:,.10g} h of {name}"] if hours > 0.001 else []
-    for what, size in (("disk", cost.disk), ("download", cost.download)):
-        if size:
-            parts.append(f"{what} {size:,.1f} GB")
-    return "; ".join(parts)
-
-
-def peaks(flops: float) -> dict[str, float]:
-    """Return the peak FLOP/s of one H100, and of what this machine computes them with."""
-    found = {"one H100": devices.peak_flops("H100")}
-    if torch.cuda.is_available():
-        count, name = torch.cuda.device_count(), torch.cuda.get_device_name()
-        found[f"{count} {name}"] = count * (devices.peak_flops(name) or 0)
-    elif flops < MOST_CPU_FLOPS:
-        found["this CPU"] = measure_cpu()
-    return {name: peak for name, peak in found.items() if peak}
+def describe(note: str, cost: Counter) -> str:
+    """Return the note, FLOPs, hours, disk space and download, if there are any."""
+    parts, flops = [note], cost["FLOPs"]
+    if flops:
+        parts.append(f"{flops:.2g} FLOPs".replace("e+", "e"))
+        peaks = {"one H100": devices.peak_flops("H100")}
+        if torch.cuda.is_available():
+            count, name = torch.cuda.device_count(), torch.cuda.get_device_name()
+            peaks[f"{count} {name}"] = count * (devices.peak_flops(name) or 0)
+        elif flops < MOST_CPU_FLOPS:
+            peaks["this CPU"] = measure_cpu()
+        for name, peak in peaks.items():
+            if peak:
+                hours = float(f"{flops / peak / MFU / 3600:.2g}")
+                parts.append(f"{hours:,.10g} h of {name}")
+    for what in ("disk", "download"):
+        if cost[what]:
+            parts.append(f"{what} {cost[what]:,.1f} GB")
+    return "; ".join(filter(None, parts))
 
 
 @functools.cache

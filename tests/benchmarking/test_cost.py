@@ -1,6 +1,7 @@
 """benchmarking/cost.py: costs by hand, other machines, stages that share jobs."""
 
 import shlex
+from collections import Counter
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def costs(tmp_path, monkeypatch):
 
     def estimate(*commands):
         made = {}
-        return [cost.estimate(shlex.split(command), made) for command in commands][-1]
+        return [cost.estimate(shlex.split(command), made)[1] for command in commands][-1]
 
     return estimate
 
@@ -42,18 +43,19 @@ def pair_flops(length: int) -> int:
 
 def test_trainings_and_evaluations_by_hand(costs):
     training = costs(PREPARE, TRAIN.format(pe="nope"))
+    _, text, _ = describe(PREPARE, TRAIN.format(pe="nope"))
     expected = 6 * WEIGHTS * STEPS * STEP_TOKENS
     expected += 3 * pair_flops(LENGTH) * STEPS * STEP_TOKENS // LENGTH
-    assert training.flops == expected
-    assert training.note == "0.00 epochs of 118,000,000 tokens"
-    assert training.disk == pytest.approx(3 * 12 * WEIGHTS / 1e9)
+    assert training["FLOPs"] == expected
+    assert text.startswith("0.00 epochs of 118,000,000 tokens; ")
+    assert training["disk"] == pytest.approx(3 * 12 * WEIGHTS / 1e9)
     # The test split of WikiText-103 has 0.29M tokens, not the 100M of --max_tokens.
     command = "eval_extrapolation.py runs/nope --data data/wikitext103 --split test --lengths 1x,64"
     evaluation = costs(PREPARE, TRAIN.format(pe="nope"), f"{command} --max_tokens 100000000")
     expected = sum(290_000 * (2 * WEIGHTS + pair_flops(each) / each) for each in (32, 64))
-    assert evaluation.flops == pytest.approx(expected)
+    assert evaluation["FLOPs"] == pytest.approx(expected)
     data = costs(PREPARE)
-    assert 0.2 < data.disk < 0.3 and data.download == 0.3
+    assert 0.2 < data["disk"] < 0.3 and data["download"] == 0.3
 
 
 def test_dapev2_is_billed_for_its_network_on_each_pair(costs):
@@ -64,7 +66,7 @@ def test_dapev2_is_billed_for_its_network_on_each_pair(costs):
     products = 3 * (2 * HEADS * 32) + 3 * (32 * HEADS)
     per_pair = 3 * LAYERS * 2 * products
     expected = STEPS * STEP_TOKENS * LENGTH * per_pair
-    assert with_network.flops - plain.flops == pytest.approx(expected, rel=0.1)
+    assert with_network["FLOPs"] - plain["FLOPs"] == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -80,12 +82,15 @@ def test_dapev2_is_billed_for_its_network_on_each_pair(costs):
         ("eval_hellaswag.py runs/nope", 100, 4 * 10_042 * 100),
         ("-m retrieval.finetune runs/nope --samples 9", 200, 4 * 9 * 200),
         ("-m retrieval.evaluate runs/nope --lengths 64", 64, 200_000 * 64),
+        ("-m retrieval.evaluate runs/nope --lengths 64 --data data/task", 64, 500 * 64),
+        ("-m retrieval.evaluate runs/nope --lengths 2x,128 --data data/task", 64, 2 * 500 * 64),
     ],
 )  # fmt: skip
 def test_evaluations_by_hand(costs, words, length, tokens):
     """tokens: of all forward passes, a backward pass counting as two."""
-    found = costs(PREPARE, TRAIN.format(pe="nope"), words)
-    assert found.flops == pytest.approx(tokens * (2 * WEIGHTS + pair_flops(length) / length))
+    task = "-m retrieval.prepare data/wikitext103 --length 64 --documents 500 --out_dir data/task"
+    found = costs(PREPARE, task, TRAIN.format(pe="nope"), words)
+    assert found["FLOPs"] == pytest.approx(tokens * (2 * WEIGHTS + pair_flops(length) / length))
 
 
 def test_further_trainings_inherit_settings_and_unknown_programs_cost_no_hours(costs):
@@ -94,7 +99,7 @@ def test_further_trainings_inherit_settings_and_unknown_programs_cost_no_hours(c
     )
     training = costs(PREPARE, TRAIN.format(pe="nope"))
     twice = costs(PREPARE, TRAIN.format(pe="nope"), f"{further} --out_dir runs/rope")
-    assert twice.flops == 2 * training.flops
+    assert twice["FLOPs"] == 2 * training["FLOPs"]
     found = describe("bench.py train --out a.json", "eval_recall.py unknown")
     kinds = "bench.py (not estimated): 1, eval_recall.py (not estimated): 1"
     assert found == ["", "", f"total: {kinds}"]
@@ -125,5 +130,5 @@ def test_time_on_the_gpus_of_this_machine_has_two_digits(hours, text, monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100-SXM4-80GB")
-    found = cost.describe(cost.Cost("trainings", flops=0.4 * 989e12 * 3600 * hours))
+    found = cost.describe("", Counter(FLOPs=0.4 * 989e12 * 3600 * hours))
     assert found.endswith(f" FLOPs; {text} h of 2 NVIDIA A100-SXM4-80GB")
