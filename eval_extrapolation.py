@@ -30,12 +30,12 @@ from runtime import cli
 import numpy as np
 import torch
 
+import data_loader
+from data_loader import Shards
 from errors import InputError
 from evaluation import runner
 from evaluation.runner import LoadedRun, Plan
 from losses import perplexity
-from text_data import data_loader
-from text_data.shards import Shards
 from text_data.tokenizer import load_tokenizer
 
 MAX_BINS = 256  # of the loss by position in the window

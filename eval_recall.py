@@ -28,12 +28,11 @@ from runtime.run_folder import read_log
 import numpy as np
 import torch
 
+from data_loader import Shards, Windows, evenly_spaced
 from errors import InputError
 from evaluation import runner
 from evaluation.runner import LoadedRun, Plan
 from text_data import recall_task
-from text_data.data_loader import Windows, evenly_spaced
-from text_data.shards import Shards
 from training.metrics import is_correct
 
 DISTANCES = "64,128,256,512,1024,2048,4096"  # on text

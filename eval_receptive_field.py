@@ -27,11 +27,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from data_loader import Shards, Windows
 from evaluation import runner
 from evaluation.runner import LoadedRun, Plan
 from model import GPT
-from text_data.data_loader import Windows
-from text_data.shards import Shards
 
 FIELD_FRACTION = 0.99  # of the gradient, within the receptive field: the paper's value
 # Points of the cumulative curve: near the prediction, and evenly

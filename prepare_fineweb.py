@@ -31,6 +31,7 @@ from runtime.files import hash_file, writing
 
 import numpy as np
 
+from data_loader import TokenFile
 from errors import InputError
 from text_data import hub, shards, text_sources, tokenization
 from text_data.tokenizer import GPT2_VOCABULARY, first_characters
@@ -173,10 +174,11 @@ def download_shards(config: Config) -> None:
                     revision=info.sha,
                     local_dir=folder / ".fetched",
                 )
-            if problems := shards.check_shard(Path(downloaded)):
-                problem = problems[0].rpartition(": ")[0]
-                raise InputError(f"{repository}: {problem}: {remedy}")
-            tokens = shards.TokenFile(Path(downloaded))[:]
+            try:
+                tokens = TokenFile(Path(downloaded))[:]
+            except InputError as error:
+                problem = str(error).rpartition(": ")[0]
+                raise InputError(f"{repository}: {problem}: {remedy}") from None
             entry = {
                 "file": match[0],
                 "documents": int(np.count_nonzero(tokens == GPT2_VOCABULARY - 1)),

@@ -31,10 +31,9 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
+import data_loader
 from errors import InputError, refusing
 from model import GPT
-from text_data import data_loader
-from text_data.shards import Shards
 from training import metrics, settings
 from training.optimizer import (
     make_grad_scaler,
@@ -91,18 +90,22 @@ class Trainer:
         )
         self.autocast = devices.autocast(self.device, self.dtype)  # mixed precision
         self.train_windows, self.val_windows = (
-            settings.make_windows(config, Shards(config.data, split, config.verify_data))
+            settings.make_windows(
+                config, data_loader.Shards(config.data, split, config.verify_data)
+            )
             for split in ("train", "val")
         )
-        self.run, checkpoint = self.open_run()
         self.tokenizer = self.sampling = None
-        if config.sample_every:  # imported here, because they may be missing
-            from generation import sampling
+        tokenizer = self.train_windows.shards.tokenizer
+        if config.sample_every or "@" in tokenizer:  # with files, for the run's folder
             from text_data.tokenizer import load_tokenizer
 
+            self.tokenizer = load_tokenizer(tokenizer, config.data)
+        if config.sample_every:
+            from generation import sampling
+
             self.sampling = sampling
-            name = self.train_windows.shards.tokenizer
-            self.tokenizer = load_tokenizer(name, config.data)
+        self.run, checkpoint = self.open_run()
         self.init_steps, source = self.run.init_steps, checkpoint
         if config.init_from and not checkpoint:
             source = load_checkpoint(config.init_from, config.causal, check_plugins=False)
@@ -331,7 +334,8 @@ class Trainer:
             from training import loggers
 
             logger = loggers.LOGGERS[config.logger]()  # on all ranks, as it may be missing
-        options = {"keep": config.keep_checkpoints, "files": shards.tokenizer_files}
+        files = self.tokenizer.files if self.tokenizer else {}
+        options = {"keep": config.keep_checkpoints, "files": files}
         options |= {"is_writer": self.rank == 0, "logger": None if self.rank else logger}
         run = Run(Path(config.out_dir), settings.recorded(config), data, **options)
         defaults = settings.recorded(Config())

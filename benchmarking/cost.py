@@ -22,10 +22,10 @@ from runtime import cli, devices
 import torch
 from torch.utils.benchmark import Timer
 
+from data_loader import Shards
 from model import GPT, GPTConfig
 from text_data import recall_task
 from text_data.named_data import DATA_SETS
-from text_data.shards import Shards
 from training import settings
 
 MFU = 0.4

@@ -44,15 +44,17 @@ from torch import Tensor
 from tqdm import tqdm
 
 import attention
+from data_loader import Shards, Windows, evenly_spaced
 from errors import InputError
 from evaluation import record_schema
 from kv_cache import CACHE_CHUNK, Cache
 from losses import cross_entropies
 from model import GPT
-from text_data.data_loader import BATCH_TOKENS, Windows, evenly_spaced
-from text_data.shards import Shards, same_tokenizer
+from text_data.tokenizer import same_tokenizer
 
 Ranks = tuple[distributed.Processes, torch.device, torch.dtype]
+# Tokens per forward pass of an evaluation, with padding, or one longer text.
+BATCH_TOKENS = 16_384
 RUNS_ARGUMENT = ("runs", "run folders or checkpoint files")  # for cli.parse
 
 
@@ -260,8 +262,15 @@ def load_run(run: str, config: EvaluationConfig, ranks: Ranks, **options) -> Loa
 def _evaluate(loaded: LoadedRun, plan: Plan, path: Path) -> dict:
     """Update one record of a run; return its results at the planned lengths."""
     loaded.model.set_vocabulary(plan.shards.vocab_size)
-    text = {"data": plan.shards.identity, "protocol": plan.protocol}
-    identity = {**loaded.identity(), **text, **plan.identity}
+    shards = plan.shards
+    data = {"dataset": shards.meta["dataset"], "split": shards.split}
+    data |= {"tokenizer": shards.tokenizer, "sha256": shards.sha256}
+    identity = {
+        **loaded.identity(),
+        "data": data,
+        "protocol": plan.protocol,
+        **plan.identity,
+    }
 
     def measure(length: int) -> dict | None:
         limit = loaded.model.max_context or math.inf

@@ -19,8 +19,7 @@ MASK = "<|mask|>"
 def build_tokenizer(tokenizer: Tokenizer, has_mask: bool = False):
     """Return a tokenizer of transformers, which adds no tokens to a text.
 
-    has_mask: add <|mask|> after the last token, as
-    text_data/data_loader.py does.
+    has_mask: add <|mask|> after the last token, as data_loader.py does.
     """
     import tokenizers
     from transformers import PreTrainedTokenizerFast

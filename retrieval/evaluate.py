@@ -23,10 +23,9 @@ import numpy as np
 
 from errors import InputError
 from evaluation.record_schema import FineTuning
-from evaluation.runner import RunsConfig, print_table, update_record
+from evaluation.runner import BATCH_TOKENS, RunsConfig, print_table, update_record
 from retrieval import tasks
 from retrieval.finetune import finetuning_settings
-from text_data.data_loader import BATCH_TOKENS
 
 
 @dataclass

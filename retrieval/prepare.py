@@ -28,8 +28,8 @@ from runtime.files import atomic, atomic_folder, check_writable
 
 import numpy as np
 
+from data_loader import Shards
 from errors import InputError
-from text_data.shards import Shards
 from text_data.tokenizer import load_tokenizer
 
 SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+|\n+")

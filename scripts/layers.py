@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 LAYERS = (
     *("errors operators", "losses posenc", "attention_cpu more_encodings triton_attention"),
     *("pe_spec", "attention", "kv_cache", "model"),
-    *("runtime", "text_data", "training", "generation", "evaluation", "hf_interop"),
-    *("reporting", "benchmarking", "retrieval", "programs"),
+    *("runtime", "data_loader", "text_data", "training", "generation", "evaluation"),
+    *("hf_interop", "reporting", "benchmarking", "retrieval", "programs"),
 )
 RANKS = {part: rank for rank, layer in enumerate(LAYERS) for part in layer.split()}
 FOLDERS = [ROOT / part for part in RANKS]

@@ -24,6 +24,7 @@ from torch import nn
 ROOT = Path(__file__).parent.parent
 # Modules at the root that are no programs.
 CORE = {"errors", "losses", "posenc", "pe_spec", "attention", "attention_cpu", "kv_cache", "model"}
+CORE |= {"data_loader"}
 sys.path.insert(0, str(ROOT))
 # For programs in new processes, also those that scripts start.
 os.environ |= {"OMP_NUM_THREADS": "1", "INSTALLED": "1", "VIRTUAL_ENV": sys.prefix}
@@ -34,6 +35,7 @@ if not torch.cuda.is_available():  # must be set before the first import of trit
 
 from runtime import checkpoints, cli, files, plugins  # noqa: E402
 
+import data_loader  # noqa: E402
 import more_encodings  # noqa: E402, F401
 import posenc  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
@@ -182,7 +184,8 @@ def write_shards(folder, documents, shard_tokens=1000, vocab_size=257, tokenizer
 
 def documents_of(folder, split):
     """Return the texts of a split, which is tokenized as bytes."""
-    tokens = np.concatenate([part[:] for part in shards.Shards(folder, split, "always").tokens])
+    shards_of_split = data_loader.Shards(folder, split, "always")
+    tokens = np.concatenate([part[:] for part in shards_of_split.tokens])
     documents = np.split(tokens, np.flatnonzero(tokens == 256))[1:]
     return [bytes(document[1:].astype(np.uint8)).decode() for document in documents]
 

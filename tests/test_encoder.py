@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from conftest import evaluation, write_shards
 from numpy.testing import assert_allclose
 
+import data_loader
 import eval_extrapolation
 import report
 from evaluation.model_checks import V, make_lively_model
-from text_data import data_loader, shards
 
 CPU = torch.device("cpu")
 CPU_FLAGS = ["--device", "cpu", "--dtype", "float32"]
@@ -24,7 +24,7 @@ CPU_FLAGS = ["--device", "cpu", "--dtype", "float32"]
 
 def read_masked(folder, length=50, rate=0.3, mask_seed=(1,)):
     """The windows of a data set, and all of their inputs, targets and masked positions."""
-    windows = data_loader.MaskedWindows(shards.Shards(folder, "train"), length, rate)
+    windows = data_loader.MaskedWindows(data_loader.Shards(folder, "train"), length, rate)
     return windows, *windows.batch(range(len(windows)), mask_seed)
 
 
@@ -68,7 +68,7 @@ def test_masks_depend_on_the_mask_seed_and_the_window(folder):
 
 @pytest.mark.parametrize("world_size, micro_batch", [(1, 2), (2, 1), (3, 2)])
 def test_masks_do_not_depend_on_the_world_size(folder, world_size, micro_batch):
-    windows = data_loader.MaskedWindows(shards.Shards(folder, "train"), 7, 0.3)
+    windows = data_loader.MaskedWindows(data_loader.Shards(folder, "train"), 7, 0.3)
 
     def read_steps(*sizes):
         """The inputs of seven steps of six windows, from all ranks: (7, 6, 7)."""
@@ -112,7 +112,7 @@ def test_perplexity_is_of_the_masked_tokens(encoder, data_dir, tmp_path, length)
     record = read_json(evaluation(folder), "")
     entry = record["lengths"][str(length)]
     model, _ = checkpoints.load_model(folder, CPU, causal=False)
-    val = shards.Shards(data_dir, "val")
+    val = data_loader.Shards(data_dir, "val")
     losses, positions = [], []
     for start in range(0, val.total - 1, length):
         inputs_left = min(length, val.total - 1 - start)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from conftest import KINDS, LIMITED, evaluation, save_checkpoint, write_shards
 
+import data_loader
 import eval_extrapolation
-from text_data import shards
 
 CPU = torch.device("cpu")
 
@@ -29,7 +29,7 @@ def read_record(run, name="toy_val"):
 
 @pytest.fixture
 def val_tokens(data_dir):
-    return torch.from_numpy(shards.Shards(data_dir, "val").tokens[0][:].astype(np.int64))
+    return torch.from_numpy(data_loader.Shards(data_dir, "val").tokens[0][:].astype(np.int64))
 
 
 def token_losses(model, tokens, start, length):
@@ -70,7 +70,7 @@ def test_every_length_predicts_the_same_tokens(tokens, lengths, stride, limit, t
     """
     zeros = np.zeros(tokens, np.uint8)
     folder = write_shards(tmp_path / "toy", [zeros], shard_tokens=int(0.6 * tokens))
-    split = shards.Shards(folder, "train")
+    split = data_loader.Shards(folder, "train")
     inputs = sum(len(part) - 1 for part in split.tokens)
     limit = {"all": inputs, "all but one": inputs - 1}.get(limit, limit)
     flags = {"lengths": ",".join(map(str, lengths)), "stride": stride, "max_tokens": limit}
@@ -184,7 +184,7 @@ def test_windows_inside_documents(run, data_dir):
     flags = ["--split", "train", "--within_documents"]
     evaluate(folder, "--lengths", "100,700", *flags)
     record = read_record(folder, "toy_train_documents")
-    tokens = torch.from_numpy(shards.Shards(data_dir, "train").tokens[0][:].astype(np.int64))
+    tokens = torch.from_numpy(data_loader.Shards(data_dir, "train").tokens[0][:].astype(np.int64))
     starts = [first + 700 * n for first in (0, 3001, 6002, 9003) for n in range(4)]
     assert [tokens[first] for first in starts[::4]] == 4 * [256]
     assert (record["protocol"]["documents"], record["protocol"]["spans"]) == (4, len(starts))
@@ -215,7 +215,7 @@ def test_windows_inside_documents(run, data_dir):
 def test_windows_are_limited_by_starts_and_by_max_tokens(data_dir, limits, count):
     """The split has 2,985 starts of windows of 16 inputs."""
     config = eval_extrapolation.Config(["none"], protocol="same-targets", targets=1, **limits)
-    text = eval_extrapolation.select_text(shards.Shards(data_dir, "val"), [16], config)
+    text = eval_extrapolation.select_text(data_loader.Shards(data_dir, "val"), [16], config)
     assert text.protocol["spans"] == len({*text.regions}) == count
 
 
@@ -266,9 +266,9 @@ def test_record_identifies_checkpoint_text_and_protocol(run, data_dir):
     assert record["checkpoint_sha256"] == files.hash_file(folder / "checkpoint_0000006.pt")
     assert record["settings"].items() >= {"lr": 1e-2, "steps": 6, "n_embd": 16}.items()
     assert record["settings"].keys().isdisjoint({"pe", "seed", "data", "out_dir", "device"})
-    assert record["training_text"] == shards.Shards(data_dir, "train").sha256
+    assert record["training_text"] == data_loader.Shards(data_dir, "train").sha256
     val = {"dataset": "toy", "split": "val", "tokenizer": "bytes"}
-    assert record["data"] == val | {"sha256": shards.Shards(data_dir, "val").sha256}
+    assert record["data"] == val | {"sha256": data_loader.Shards(data_dir, "val").sha256}
     protocol = {"name": "segments", "stride": None, "targets": None, "remainder": "counted"}
     assert record["protocol"] == protocol | {"span": 16, "spans": 40, "overlap": 0}
     assert {"command", "commit", "torch", "device", "time"} <= record["provenance"].keys()

@@ -13,10 +13,9 @@ import torch
 from conftest import write_shards
 
 import eval_recall
+from data_loader import Shards, Windows
 from evaluation.runner import LoadedRun
 from text_data import recall_task
-from text_data.data_loader import Windows
-from text_data.shards import Shards
 
 CPU_FLAGS = ["--device", "cpu", "--dtype", "float32"]
 CPU = torch.device("cpu")

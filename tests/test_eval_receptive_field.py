@@ -12,12 +12,11 @@ from conftest import write_shards
 
 import eval_receptive_field
 import report
+from data_loader import Shards, Windows
 from evaluation.runner import LoadedRun
 from model import GPT, GPTConfig
 from reporting import figures
 from reporting.columns import Column
-from text_data.data_loader import Windows
-from text_data.shards import Shards
 
 
 def make_model(pe):

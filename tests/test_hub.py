@@ -19,11 +19,11 @@ from huggingface_hub import HfFileSystem, constants
 import import_pretrained
 import prepare_fineweb
 import prepare_wikitext
+from data_loader import Shards
 from errors import InputError
 from retrieval import finetune, tasks
 from text_data import hub as hub_access
 from text_data import text_sources, tokenizer
-from text_data.shards import Shards
 
 FINEWEB = "HuggingFaceFW/fineweb-edu"
 SHARDS = "kjj0/finewebedu10B-gpt2"

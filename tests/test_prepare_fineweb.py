@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 from conftest import contents, repeat_until_done
 
+import data_loader
 import prepare_fineweb
 from errors import InputError
 from text_data import shards, text_sources, tokenization, tokenizer
@@ -70,12 +71,12 @@ def test_first_shard_is_val_and_the_others_are_train(tmp_path, hub, kind):
     parts = expected_shards()
     # A document is cut at the border of the splits.
     assert len(parts) > 9 and EOT not in (parts[0][-1], parts[1][0])
-    val = shards.TokenFile(out / "out_val_000000.bin")[:].tolist()
+    val = data_loader.TokenFile(out / "out_val_000000.bin")[:].tolist()
     paths = [out / f"out_train_{n:06d}.bin" for n in range(1, len(parts))]
-    train = [shards.TokenFile(path)[:].tolist() for path in paths]
+    train = [data_loader.TokenFile(path)[:].tolist() for path in paths]
     assert [val] == parts[:1] and train == parts[1:]
     for split, part in (("val", parts[:1]), ("train", parts[1:])):
-        record = shards.Shards(out, split, "always").meta["splits"][split]
+        record = data_loader.Shards(out, split, "always").meta["splits"][split]
         documents = [tokens.count(EOT) for tokens in part]
         assert [entry["documents"] for entry in record["shards"]] == documents
 

@@ -18,13 +18,13 @@ import yaml
 from conftest import TINY, contents, log_of, save_checkpoint, write_plugin
 from in_process import digest
 
+import data_loader
 import posenc
 import sample
 import train_gpt
 from benchmarking import cost
 from evaluation.runner import LoadedRun
 from model import GPT, GPTConfig
-from text_data import shards
 from train_gpt import Config, learning_rate
 from training import settings
 
@@ -59,7 +59,7 @@ def weights_of(run):
 def test_val_loss_is_the_mean_over_evenly_spaced_windows(trained, data_dir):
     """Four windows of 16 tokens, in a separate forward pass."""
     model, _ = checkpoints.load_model(trained("alibi"), torch.device("cpu"))
-    val = torch.from_numpy(shards.Shards(data_dir, "val").tokens[0][:].astype(np.int64))
+    val = torch.from_numpy(data_loader.Shards(data_dir, "val").tokens[0][:].astype(np.int64))
     starts = [16 * int(n * ((len(val) - 1) // 16) / 4) for n in range(4)]
     rows = torch.stack([val[start : start + 17] for start in starts])
     with torch.no_grad():

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from runtime.files import working_folder_of
 
+from data_loader import Shards
 from errors import InputError
-from text_data.shards import Shards
 
 TWO_SHARDS = {"train": 10**8, "val": 10**8}
 # Data set: program and flags, split to evaluate on, GB of the download,

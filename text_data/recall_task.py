@@ -24,9 +24,8 @@ from typing import Literal
 import numpy as np
 import torch
 
+from data_loader import VOCABULARY_MULTIPLE, Shards, Windows
 from errors import InputError
-from text_data.data_loader import Windows
-from text_data.shards import VOCABULARY_MULTIPLE, Shards
 
 SYMBOLS = VOCABULARY_MULTIPLE
 # Loss terms of each sequence, a multiple of 6 and 8, which repeat if

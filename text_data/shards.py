@@ -1,174 +1,36 @@
-"""Token shards: the format of a data set, its writer, reader, verification.
+"""Token shards: their writer, which resumes, and their verification.
 
-    train = Shards("data/stdlib", "train")  # checked and opened
-    train.tokens[0][:10]  # uint16, or uint32 for large vocabularies
+    meta = Meta("data/mine", {"dataset": "mine", "tokenizer": "bytes", "vocab_size": 257})
+    writer = ShardWriter(meta, "train", shard_tokens=10**8)
+    writer.add(0, 0, tokens)  # those of document 0, from its first one on
+    writer.close()
 
 A data set is a folder with one file `{dataset}_{split}_{index:06d}.bin`
-per shard and `meta.json`; docs/data.md describes their format. A shard
-has 256 int32 header words and then tokens, all little-endian. Every
-document starts with <|endoftext|>.
-
-`next` of a shard in meta.json is the document and its token that follow
-it, `mark` of a streamed source the document, file and row from which
-the next shard can be read.
+per shard and `meta.json`; docs/data.md describes their format.
+data_loader.py reads them. Every document starts with <|endoftext|>.
 """
 
 import contextlib
 import hashlib
 import itertools
-import os
-import resource
-import struct
-import weakref
 from collections import deque
 from pathlib import Path
-from typing import Annotated
 
-from runtime.files import atomic, hash_file, read_json, working_folder_of, write_json
-from runtime.validation import Count, Name, Text, check
+from runtime.files import atomic, write_json
+from runtime.validation import Name, check
 
-import msgspec
 import numpy as np
 
+from data_loader import (
+    HEADER_WORDS,
+    MAGIC,
+    META,
+    TOKEN_TYPES,
+    Shards,
+    read_meta,
+    version_for,
+)
 from errors import InputError
-
-META = "meta.json"
-MAGIC = 20240520
-TOKEN_TYPES = {1: np.dtype("<u2"), 2: np.dtype("<u4")}  # by version
-HEADER_BYTES = 4 * 256
-OTHER_FILES = 256  # that a training may open besides shards
-AUTO_VERIFY_BYTES = 10**9  # hashing this much takes a second or two
-VOCABULARY_MULTIPLE = 64  # embeddings are padded to a multiple of this, for tensor cores
-
-
-class ShardEntry(msgspec.Struct):
-    """A shard's entry in meta.json; next and mark: see prepare_*.py."""
-
-    file: Name
-    documents: Count
-    tokens: Count
-    sha256: Text
-    next: tuple[Count, Count] | msgspec.UnsetType = msgspec.UNSET
-    mark: tuple[Count, tuple[Count, Count]] | msgspec.UnsetType = msgspec.UNSET
-
-
-class SplitEntry(msgspec.Struct):
-    documents: Count
-    tokens: Count
-    shards: list[ShardEntry]
-
-
-class MetaFile(msgspec.Struct):
-    """Content of meta.json; names become parts of file names."""
-
-    dataset: Name
-    tokenizer: Text
-    vocab_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 32)]
-    complete: bool
-    splits: dict[Name, SplitEntry]
-    available: Count = 0
-    revision: Text = ""
-
-
-def version_for(vocab_size: int) -> int:
-    """Return the version of shards for a vocabulary of this size."""
-    return 1 if vocab_size <= 1 << 16 else 2
-
-
-def allow_open_files(count: int) -> None:
-    """Raise the limit of open files by `count`, or raise InputError."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = len(os.listdir("/dev/fd")) + count + OTHER_FILES
-    if soft == resource.RLIM_INFINITY or needed <= soft:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    except (OSError, ValueError):
-        raise InputError(
-            f"{count} shards need {needed} open files, the system allows {hard}: raise its limit "
-            "(ulimit -Hn), or prepare the data again with a higher --shard_tokens"
-        ) from None
-
-
-class TokenFile:
-    """The tokens of a checked file, read when used: (n,) uint16 or uint32.
-
-    A memory map would end the process (SIGBUS) if the file is
-    truncated.
-    """
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.file = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self.file)
-        _, version, self.length = struct.unpack("<3i", os.pread(self.file, 12, 0))
-        self.dtype = TOKEN_TYPES[version]
-
-    def __len__(self) -> int:
-        return self.length
-
-    def prefetch(self, start: int, count: int) -> None:
-        """Ask the system to read tokens ahead, where it can; return at once."""
-        if hasattr(os, "posix_fadvise"):  # not on macOS
-            first = HEADER_BYTES + start * self.dtype.itemsize
-            size = count * self.dtype.itemsize
-            os.posix_fadvise(self.file, first, size, os.POSIX_FADV_WILLNEED)
-
-    def __getitem__(self, part: slice) -> np.ndarray:
-        """Return tokens; safe in threads. Raises InputError if they are gone."""
-        start, stop, step = part.indices(self.length)
-        first = HEADER_BYTES + start * self.dtype.itemsize
-        size = max(0, stop - start) * self.dtype.itemsize
-        content, problem = b"", "it is shorter than before"
-        while len(content) < size:  # one call reads at most 2 GB
-            try:
-                more = os.pread(self.file, size - len(content), first + len(content))
-            except OSError as error:
-                more, problem = b"", error.strerror
-            if not more:
-                raise InputError(
-                    f"{self.path} cannot be read any more ({problem}): prepare the data again; "
-                    "a training continues with --resume"
-                )
-            content += more
-        return np.frombuffer(content, self.dtype)[::step]
-
-
-def check_shard(
-    path: Path, tokens: int | None = None, sha256: str | None = None, version: int = 1
-) -> list[str]:
-    """Return the problem of a shard as a list of at most one line."""
-    try:
-        with open(path, "rb") as file:
-            header = file.read(HEADER_BYTES)
-            size = os.fstat(file.fileno()).st_size
-        problem = _check_header(header, size, tokens, version)
-        if sha256 and not problem and hash_file(path) != sha256:
-            problem = "has been changed since it was written (its SHA-256 differs)"
-    except FileNotFoundError:
-        return [
-            f"{path} does not exist{working_folder_of(path)}: run the preparation again to write "
-            "missing shards"
-        ]
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
-    return [f"{path} {problem}: remove it and run the preparation again"] if problem else []
-
-
-def _check_header(header: bytes, size: int, tokens: int | None, version: int) -> str | None:
-    """Return what is wrong with a shard of `size` bytes, or None."""
-    magic, found, count = struct.unpack_from("<3i", header.ljust(HEADER_BYTES, b"\0"))
-    if len(header) < HEADER_BYTES or magic != MAGIC:
-        return f"is not a shard (its first {HEADER_BYTES} bytes are not a shard header)"
-    if found != version:
-        return f"is a shard of version {found}, not {version}"
-    if not count:
-        return "is empty"
-    held, rest = divmod(size - HEADER_BYTES, TOKEN_TYPES[found].itemsize)
-    if held != count or rest or tokens not in (None, count):
-        in_meta = "" if tokens is None else f", meta.json {tokens}"
-        return f"holds {held} tokens, its header says {count}{in_meta}"
-    return None
 
 
 class ShardWriter:
@@ -254,10 +116,11 @@ class ShardWriter:
         split = self.splits[1] if self.shards else self.splits[0]
         file_name = f"{self.meta.content['dataset']}_{split}_{len(self.shards):06d}.bin"
         path = self.meta.folder / file_name
-        header = struct.pack(f"<3i{HEADER_BYTES - 12}x", MAGIC, self.version, self.buffered)
+        header = np.zeros(HEADER_WORDS, "<i4")
+        header[:3] = MAGIC, self.version, self.buffered
         digest = hashlib.sha256()
         with atomic(path) as file:
-            for part in (header, self.buffer[: self.buffered].data):
+            for part in (header.data, self.buffer[: self.buffered].data):
                 digest.update(part)
                 file.write(part)
         entry = {
@@ -336,82 +199,6 @@ class Meta:
             (self.folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
-
-
-def same_tokenizer(first: str, second: str) -> bool:
-    """Return whether two names are of one tokenizer: their hashes, if they have any."""
-    return first.rpartition("@")[2] == second.rpartition("@")[2]
-
-
-class Shards:
-    """The shards of one split, opened after headers and sizes are checked.
-
-    verify: compare them with their SHA-256 in meta.json: "always",
-    "never", or "auto", which does up to AUTO_VERIFY_BYTES in all.
-
-    Attributes: tokens (one TokenFile per shard), paths, total (of
-    tokens), vocab_size, tokenizer, meta (of meta.json), sha256 (over
-    the shards' hashes). Raises InputError for a missing, empty or
-    changed shard.
-    """
-
-    def __init__(self, folder: str | Path, split: str, verify: str = "auto"):
-        self.folder = Path(folder)
-        self.split = split
-        self.meta = read_meta(self.folder, f"prepare {folder}, as with prepare_text.py")
-        splits = self.meta["splits"]
-        self.vocab_size = self.meta["vocab_size"]
-        self.tokenizer = self.meta["tokenizer"]
-        entries = splits[split]["shards"] if split in splits else []
-        hashes = "".join(entry["sha256"] for entry in entries)
-        self.sha256 = hashlib.sha256(hashes.encode()).hexdigest()
-        self.paths = [self.folder / entry["file"] for entry in entries]
-        if not self.meta["complete"]:
-            raise InputError(f"preparation of {folder} was interrupted: repeat its command")
-        if not entries:
-            names = " ".join(splits)
-            raise InputError(f"{folder} has no split '{split}': choose one of {names}")
-        version = version_for(self.vocab_size)
-        size = TOKEN_TYPES[version].itemsize * sum(entry["tokens"] for entry in entries)
-        is_hashed = verify == "always" or (verify == "auto" and size <= AUTO_VERIFY_BYTES)
-        problems = []
-        for path, entry in zip(self.paths, entries, strict=True):
-            sha256 = entry["sha256"] if is_hashed else None
-            problems += check_shard(path, entry["tokens"], sha256, version)
-        if problems:
-            raise InputError(*problems)
-        allow_open_files(len(self.paths))
-        self.tokens = [TokenFile(path) for path in self.paths]
-        self.total = sum(map(len, self.tokens))
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """What identifies the text in a record."""
-        return {
-            "dataset": self.meta["dataset"],
-            "split": self.split,
-            "tokenizer": self.tokenizer,
-            "sha256": self.sha256,
-        }
-
-    @property
-    def tokenizer_files(self) -> dict[str, bytes]:
-        """The tokenizer's files, content by name."""
-        if "@" not in self.tokenizer:
-            return {}
-        from text_data.tokenizer import load_tokenizer
-
-        return load_tokenizer(self.tokenizer, self.folder).files
-
-    @property
-    def padded_vocab_size(self) -> int:
-        """The size rounded up to VOCABULARY_MULTIPLE: 257 -> 320."""
-        return -(-self.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
-
-
-def read_meta(folder: str | Path, remedy: str) -> dict:
-    """Return a folder's meta.json, or raise InputError, ending with `remedy`."""
-    return read_json(Path(folder) / META, remedy, MetaFile)
 
 
 def verify(folder: str | Path) -> None:

@@ -230,6 +230,11 @@ def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
         ) from None
 
 
+def same_tokenizer(first: str, second: str) -> bool:
+    """Return whether two names are of one tokenizer: their hashes, if they have any."""
+    return first.rpartition("@")[2] == second.rpartition("@")[2]
+
+
 def make_tokenizer(choice: str, texts) -> Tokenizer:
     """Return the tokenizer that --tokenizer chooses.
 

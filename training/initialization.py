@@ -13,7 +13,7 @@ from runtime.checkpoints import load_weights
 import pe_spec
 from errors import InputError
 from model import GPT
-from text_data.shards import same_tokenizer
+from text_data.tokenizer import same_tokenizer
 from training.settings import SHAPE
 
 POSENC = "posenc."  # names of encodings' weights

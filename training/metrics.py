@@ -10,10 +10,10 @@ from runtime.run_folder import Run
 import torch
 from torch import Tensor
 
+from data_loader import Windows
 from errors import InputError
 from losses import perplexity
 from model import GPT, select
-from text_data.data_loader import Windows
 
 
 class Step(NamedTuple):

@@ -19,10 +19,9 @@ import torch
 
 import posenc
 from attention import PathName
+from data_loader import MaskedWindows, Shards, Windows
 from errors import InputError
 from model import GPT, GPTConfig
-from text_data.data_loader import MaskedWindows, Windows
-from text_data.shards import Shards
 from training.optimizer import OPTIMIZERS
 
 SHAPE = (

@@ -17,13 +17,13 @@ from conftest import TINY
 
 import attention
 import attention_cpu
+import data_loader
 import pe_spec
 import train_gpt
 from benchmarking import cases, setting
 from benchmarking.cases import attention_cases
 from benchmarking.setting import BenchmarkCase, Setting
 from model import GPT
-from text_data import data_loader, shards
 from training import settings
 from training.optimizer import make_optimizer
 
@@ -38,7 +38,7 @@ def test_train_step_is_that_of_train_gpt(data_dir, tmp_path):
     torch.manual_seed(1)
     model = GPT(copy.deepcopy(trained.config))
     config = train_gpt.Config(steps=6, warmup_steps=2, lr=1e-2, min_lr=1e-3, block_size=16)
-    windows = settings.make_windows(config, shards.Shards(data_dir, "train"))
+    windows = settings.make_windows(config, data_loader.Shards(data_dir, "train"))
     batches = data_loader.micro_batches(windows, data_loader.Sampler(len(windows), 1), 2, 2)
     optimizer, scaler = make_optimizer(model), torch.amp.GradScaler("cpu", enabled=False)
     for step, (_, *batch, _) in zip(range(6), batches, strict=False):

@@ -18,10 +18,10 @@ import import_pretrained
 import prepare_text
 import sample
 import train_gpt
+from data_loader import Shards
 from hf_interop import pretrained
 from kv_cache import Cache
 from text_data import tokenizer as tokenizers_of_ours
-from text_data.shards import Shards
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

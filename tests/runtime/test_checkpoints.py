@@ -15,12 +15,12 @@ import torch
 from conftest import TINY, save_checkpoint
 from in_process import digest
 
+import data_loader
 import eval_extrapolation
 import export_hf
 import sample
 import train_gpt
 from errors import InputError
-from text_data import data_loader, shards
 
 CPU = torch.device("cpu")
 NEWEST, PREVIOUS = "checkpoint_0000006.pt", "checkpoint_0000004.pt"
@@ -218,6 +218,6 @@ def test_states_that_do_not_fit_the_training_are_refused(run, resume, refused, d
         assert "the optimizer or random state does not fit" in refused(lambda _: resume())[0]
     save_checkpoint(checkpoint | {"rng": [{"cpu": torch.ones(3)}]}, run / NEWEST)
     assert "the optimizer or random state does not fit" in refused(lambda _: resume())[0]
-    for index in (10**6, len(data_loader.Windows(shards.Shards(data_dir, "train"), 16))):
+    for index in (10**6, len(data_loader.Windows(data_loader.Shards(data_dir, "train"), 16))):
         save_checkpoint(checkpoint | {"sampler": {"epoch": 0, "index": index}}, run / NEWEST)
         assert f"resumes at window {index} of the data" in refused(lambda _: resume())[0]

@@ -7,10 +7,11 @@ import pytest
 import torch
 from conftest import write_shards
 
+import data_loader
+from data_loader import Shards
 from errors import InputError
-from text_data import data_loader, recall_task
+from text_data import recall_task
 from text_data.recall_task import ASSOCIATIVE, FILLERS, PASSAGE, TARGETS, TASKS, RecallWindows
-from text_data.shards import Shards
 
 VOCAB = 40
 CURRICULUM = 120  # sequences: two epochs and 20 windows

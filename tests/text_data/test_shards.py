@@ -1,13 +1,10 @@
 """Tests of token shards: format, resuming an interrupted preparation, and corrupt files."""
 
-import os
-import resource
-import shutil
-
 import numpy as np
 import pytest
 from conftest import contents, write_shards
 
+import data_loader
 from errors import InputError
 from text_data import shards
 
@@ -19,10 +16,6 @@ def overwrite(path, offset, content):
     with open(path, "r+b") as file:
         file.seek(offset)
         file.write(content)
-
-
-def write_meta(shard, text):
-    (shard.parent / "meta.json").write_text(text)
 
 
 def test_a_shard_is_256_header_words_and_uint16_tokens(folder):
@@ -63,38 +56,6 @@ def test_a_shard_may_end_within_a_document(tmp_path):
     assert contents(part) == contents(whole)
 
 
-@pytest.mark.parametrize(
-    "damage, message",
-    [
-        (lambda shard: shard.unlink(), "does not exist: run the preparation again"),
-        (lambda shard: shard.write_bytes(b""), "is not a shard"),
-        (
-            lambda shard: os.truncate(shard, 1024 + 198),
-            "holds 99 tokens, its header says 100, meta.json 100: "
-            "remove it and run the preparation again",
-        ),
-        (lambda shard: overwrite(shard, 8, b"\x5a"), "its header says 90, meta.json 100"),
-        (lambda shard: overwrite(shard, 8, b"\0"), "is empty"),
-        (lambda shard: overwrite(shard, 0, b"\x01"), "is not a shard"),
-        (lambda shard: overwrite(shard, 4, b"\x07"), "is a shard of version 7, not 1"),
-        (lambda shard: overwrite(shard, 1024, b"\x09"), "has been changed since it was written"),
-        (lambda shard: shutil.copy(shard.with_name(LAST), shard), "meta.json 100"),
-        (lambda shard: write_meta(shard, '{"complete'), "meta.json cannot be read"),
-        (lambda shard: write_meta(shard, "[]"), "meta.json: expected object, got array"),
-    ],
-)
-def test_each_problem_is_reported_in_one_line(folder, damage, message):
-    damage(folder / "toy_train_000001.bin")
-    with pytest.raises(InputError) as error:
-        shards.Shards(folder, "train")
-    assert len(error.value.problems) == 1 and message in error.value.problems[0]
-
-
-def test_hashing_can_be_turned_off(folder):
-    overwrite(folder / "toy_train_000001.bin", 1024, b"\x09")
-    assert shards.Shards(folder, "train", verify="never").total == 250
-
-
 def test_one_writer_can_write_two_splits(tmp_path):
     """The first shard of 90 tokens is val; the document it cuts is the start of train.
 
@@ -107,7 +68,7 @@ def test_one_writer_can_write_two_splits(tmp_path):
     writer.close()
     names = sorted(path.name for path in meta.folder.glob("*.bin"))
     assert writer.full and names == ["toy_train_000001.bin", "toy_val_000000.bin"]
-    train = shards.TokenFile(meta.folder / "toy_train_000001.bin")[:]
+    train = data_loader.TokenFile(meta.folder / "toy_train_000001.bin")[:]
     assert train.tolist() == list(range(90, 180))
     counts = [(split["documents"], split["tokens"]) for split in meta.content["splits"].values()]
     assert counts == [(4, 90), (4, 90)]
@@ -143,39 +104,3 @@ def test_a_data_set_of_several_lines_is_refused_before_it_is_written(tmp_path):
     with pytest.raises(InputError, match="expected a name .*: pass another --out_dir"):
         shards.Meta(tmp_path / "a\nb", DESCRIPTION | {"dataset": "a\nb"})
     assert not [*tmp_path.iterdir()]
-
-
-def test_truncated_file_is_reported_when_it_is_read(folder):
-    """A memory-mapped file would end the process with SIGBUS."""
-    train = shards.Shards(folder, "train")
-    os.truncate(train.paths[0], 1024 + 2 * 40)
-    assert train.tokens[0][:40].tolist() == list(range(40))
-    message = "toy_train_000000.bin cannot be read any more .it is shorter than before."
-    with pytest.raises(InputError, match=message):
-        train.tokens[0][30:50]
-    assert train.tokens[1][::40].tolist() == [100, 140, 180]
-
-
-def test_slices_of_a_file_are_those_of_its_array(folder):
-    tokens = shards.Shards(folder, "train").tokens[0]
-    array = np.arange(100, dtype=np.uint16)
-    for part in (slice(None), slice(3, 7), slice(7, 3), slice(-5, None), slice(95, 200)):
-        assert tokens[part].dtype == np.uint16
-        assert tokens[part].tolist() == array[part].tolist()
-
-
-def test_more_shards_than_open_files_are_allowed(tmp_path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    meta = shards.Meta(tmp_path / "many", {"dataset": "many", "tokenizer": "b", "vocab_size": 9})
-    writer = shards.ShardWriter(meta, "train", 1)
-    writer.add(0, 0, np.arange(300) % 9)
-    meta.content["complete"] = True
-    meta.write()
-    opened = None
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 100, hard))
-    try:
-        opened = shards.Shards(tmp_path / "many", "train")
-        assert [int(tokens[:][0]) for tokens in opened.tokens] == [n % 9 for n in range(300)]
-    finally:
-        del opened  # closes the files
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

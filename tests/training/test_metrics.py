@@ -7,8 +7,8 @@ from runtime.distributed import Processes
 import pytest
 import torch
 
+from data_loader import Windows
 from model import GPT, GPTConfig
-from text_data.data_loader import Windows
 from training import metrics
 
 

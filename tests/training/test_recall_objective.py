@@ -9,8 +9,8 @@ import torch
 from conftest import ROOT, TINY, log_of
 
 import train_gpt
+from data_loader import Shards
 from text_data.recall_task import SYMBOLS, TARGETS
-from text_data.shards import Shards
 from training import settings
 from training.metrics import is_correct
 

@@ -1,26 +1,191 @@
-"""Data loader: windows of token shards, their order, and batches on the device.
+"""Data loader: token shards, windows of tokens, their order, batches on the device.
 
-    train = Windows(Shards("data/stdlib", "train"), length=256)  # 257 tokens
+    shards = Shards("data/stdlib", "train")  # opened and checked
+    train = Windows(shards, length=256)  # 257 tokens
     sampler = Sampler(len(train), seed=1)
     inputs, targets = train.batch(sampler.take(16))  # (16, 256) int64 each
 
 `micro_batches` yields the batches of one rank; `prefetch` reads them ahead.
+docs/data.md describes the files of a data set, text_data/shards.py writes them.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+from runtime.files import hash_file, read_json, working_folder_of
+from runtime.validation import Count, Length, Name, Text
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from errors import InputError
-from text_data.shards import Shards
 
-# Tokens per forward pass of an evaluation, with padding, or one longer text.
-BATCH_TOKENS = 16_384
+META = "meta.json"
+MAGIC = 20240520  # as in llm.c and modded-nanogpt
+HEADER_WORDS = 256  # int32
+TOKEN_TYPES = {1: np.dtype("<u2"), 2: np.dtype("<u4")}  # by version
+AUTO_VERIFY_BYTES = 10**9  # hashing this much takes a second or two
+VOCABULARY_MULTIPLE = 64  # embeddings are padded to a multiple of this, for tensor cores
+
+
+class ShardEntry(TypedDict):
+    """A shard's entry in meta.json.
+
+    next: the document and its token that follow the shard. mark: of a
+    streamed source, the document, file and row from which the next
+    shard can be read.
+    """
+
+    file: Name
+    documents: Count
+    tokens: Count
+    sha256: Text
+    next: NotRequired[tuple[Count, Count]]
+    mark: NotRequired[tuple[Count, tuple[Count, Count]]]
+
+
+class SplitEntry(TypedDict):
+    documents: Count
+    tokens: Count
+    shards: list[ShardEntry]
+
+
+class MetaFile(TypedDict):
+    """Content of meta.json; names become parts of file names."""
+
+    dataset: Name
+    tokenizer: Text
+    vocab_size: Length
+    complete: bool
+    splits: dict[Name, SplitEntry]
+    revision: NotRequired[Text]
+
+
+def read_meta(folder: str | Path, remedy: str) -> dict:
+    """Return a folder's meta.json, or raise InputError, ending with `remedy`."""
+    return read_json(Path(folder) / META, remedy, MetaFile)
+
+
+def version_for(vocab_size: int) -> int:
+    """Return the version of shards for a vocabulary of this size."""
+    return 1 if vocab_size <= 1 << 16 else 2
+
+
+class TokenFile:
+    """The tokens of a shard, read when used: (n,) uint16 or uint32.
+
+    tokens, sha256: of meta.json, compared with the file. Raises
+    InputError for a file that is missing, is no shard, or has changed.
+    """
+
+    def __init__(self, path: Path, tokens: int | None = None, sha256: str | None = None):
+        self.path = path
+        try:
+            problem = self._read_header(tokens)
+            if sha256 and not problem and hash_file(path) != sha256:
+                problem = "has been changed since it was written (its SHA-256 differs)"
+        except FileNotFoundError:
+            raise InputError(
+                f"{path} does not exist{working_folder_of(path)}: run the preparation again to "
+                "write missing shards"
+            ) from None
+        except OSError as error:
+            problem = f"cannot be read ({error.strerror or error})"
+        if problem:
+            raise InputError(f"{path} {problem}: remove it and run the preparation again")
+
+    def _read_header(self, tokens: int | None) -> str | None:
+        """Set length and dtype; return what is wrong with the file, or None."""
+        header = np.fromfile(self.path, "<i4", HEADER_WORDS)
+        if len(header) < HEADER_WORDS or header[0] != MAGIC:
+            return f"is not a shard (its first {4 * HEADER_WORDS} bytes are not a shard header)"
+        _, version, self.length = header[:3].tolist()
+        if version not in TOKEN_TYPES:
+            return f"is a shard of version {version}, not 1 or 2"
+        if not self.length:
+            return "is empty"
+        self.dtype = TOKEN_TYPES[version]
+        held, rest = divmod(self.path.stat().st_size - header.nbytes, self.dtype.itemsize)
+        if held != self.length or rest or tokens not in (None, self.length):
+            in_meta = "" if tokens is None else f", meta.json {tokens}"
+            return f"holds {held} tokens, its header says {self.length}{in_meta}"
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        """Return tokens; safe in threads. Raises InputError if they are gone.
+
+        A memory map would end the process (SIGBUS) if the file is
+        truncated.
+        """
+        start, stop, step = part.indices(self.length)
+        count = max(0, stop - start)
+        offset = 4 * HEADER_WORDS + start * self.dtype.itemsize
+        try:
+            tokens = np.fromfile(self.path, self.dtype, count, offset=offset)
+            problem = "it is shorter than before" if len(tokens) < count else None
+        except OSError as error:
+            problem = error.strerror or error
+        if problem:
+            raise InputError(
+                f"{self.path} cannot be read any more ({problem}): prepare the data again; "
+                "a training continues with --resume"
+            )
+        return tokens[::step]
+
+
+class Shards:
+    """The shards of one split, opened after headers and sizes are checked.
+
+    verify: compare them with their SHA-256 in meta.json: "always",
+    "never", or "auto", which does up to AUTO_VERIFY_BYTES in all.
+
+    Attributes: tokens (one TokenFile per shard), total (of tokens),
+    vocab_size, tokenizer, meta (of meta.json), sha256 (over the shards'
+    hashes). Raises InputError with a line per missing or changed shard.
+    """
+
+    def __init__(self, folder: str | Path, split: str, verify: str = "auto"):
+        self.folder = Path(folder)
+        self.split = split
+        self.meta = read_meta(self.folder, f"prepare {folder}, as with prepare_text.py")
+        self.vocab_size = self.meta["vocab_size"]
+        self.tokenizer = self.meta["tokenizer"]
+        splits = self.meta["splits"]
+        entries = splits[split]["shards"] if split in splits else []
+        if not self.meta["complete"]:
+            raise InputError(f"preparation of {folder} was interrupted: repeat its command")
+        if not entries:
+            names = " ".join(splits)
+            raise InputError(f"{folder} has no split '{split}': choose one of {names}")
+        hashes = "".join(entry["sha256"] for entry in entries)
+        self.sha256 = hashlib.sha256(hashes.encode()).hexdigest()
+        self.total = sum(entry["tokens"] for entry in entries)
+        size = self.total * TOKEN_TYPES[version_for(self.vocab_size)].itemsize
+        is_hashed = verify == "always" or (verify == "auto" and size <= AUTO_VERIFY_BYTES)
+        self.tokens, problems = [], []
+        for entry in entries:
+            path, sha256 = (
+                self.folder / entry["file"],
+                entry["sha256"] if is_hashed else None,
+            )
+            try:
+                self.tokens.append(TokenFile(path, entry["tokens"], sha256))
+            except InputError as error:
+                problems += error.problems
+        if problems:
+            raise InputError(*problems)
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """The size rounded up to VOCABULARY_MULTIPLE: 257 -> 320."""
+        return -(-self.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
 
 class Windows:
@@ -91,17 +256,16 @@ def read_windows(shards: Shards, positions, length: int) -> tuple[Tensor, Tensor
     positions: n pairs (shard, offset of the first token). Raises
     InputError for a token outside the vocabulary.
     """
-    positions = list(positions)
-    for shard, offset in positions:  # a network disk then serves all windows at once
-        shards.tokens[shard].prefetch(offset, length + 1)
     rows = []
     for shard, offset in positions:
         row = shards.tokens[shard][offset : offset + length + 1].astype(np.int64)
         if row.max() >= shards.vocab_size:
             bad = int((row >= shards.vocab_size).argmax())
+            where = (
+                f"{shards.tokens[shard].path}: token {row[bad]} at offset {offset + bad}"
+            )
             raise InputError(
-                f"{shards.paths[shard]}: token {row[bad]} at offset {offset + bad} is outside the "
-                f"vocabulary of {shards.vocab_size}: prepare the data again"
+                f"{where} is outside the vocabulary of {shards.vocab_size}: prepare the data again"
             )
         rows.append(row)
     windows = torch.from_numpy(np.stack(rows))

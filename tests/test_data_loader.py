@@ -1,6 +1,9 @@
-"""Tests of the data loader: windows, sampler, micro-batches per rank, and prefetch."""
+"""Tests of the data loader: shards, windows, sampler, micro-batches per rank, and prefetch."""
 
 import itertools
+import os
+import resource
+import shutil
 import threading
 
 import numpy as np
@@ -8,12 +11,89 @@ import pytest
 import torch
 from conftest import write_shards
 
+import data_loader
 from errors import InputError
-from text_data import data_loader, shards
+
+LAST = "toy_train_000002.bin"
+
+
+def overwrite(path, offset, content):
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        file.write(content)
+
+
+def write_meta(shard, text):
+    (shard.parent / "meta.json").write_text(text)
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda shard: shard.unlink(), "does not exist: run the preparation again"),
+        (lambda shard: shard.write_bytes(b""), "is not a shard"),
+        (
+            lambda shard: os.truncate(shard, 1024 + 198),
+            "holds 99 tokens, its header says 100, meta.json 100: "
+            "remove it and run the preparation again",
+        ),
+        (lambda shard: overwrite(shard, 8, b"\x5a"), "its header says 90, meta.json 100"),
+        (lambda shard: overwrite(shard, 8, b"\0"), "is empty"),
+        (lambda shard: overwrite(shard, 0, b"\x01"), "is not a shard"),
+        (lambda shard: overwrite(shard, 4, b"\x07"), "is a shard of version 7, not 1 or 2"),
+        (lambda shard: overwrite(shard, 1024, b"\x09"), "has been changed since it was written"),
+        (lambda shard: shutil.copy(shard.with_name(LAST), shard), "meta.json 100"),
+        (lambda shard: write_meta(shard, '{"complete'), "meta.json cannot be read"),
+        (lambda shard: write_meta(shard, "[]"), "meta.json: expected object, got array"),
+    ],
+)
+def test_each_problem_is_reported_in_one_line(folder, damage, message):
+    damage(folder / "toy_train_000001.bin")
+    with pytest.raises(InputError) as error:
+        data_loader.Shards(folder, "train")
+    assert len(error.value.problems) == 1 and message in error.value.problems[0]
+
+
+def test_hashing_can_be_turned_off(folder):
+    overwrite(folder / "toy_train_000001.bin", 1024, b"\x09")
+    assert data_loader.Shards(folder, "train", verify="never").total == 250
+
+
+def test_truncated_file_is_reported_when_it_is_read(folder):
+    """A memory-mapped file would end the process with SIGBUS."""
+    train = data_loader.Shards(folder, "train")
+    os.truncate(train.tokens[0].path, 1024 + 2 * 40)
+    assert train.tokens[0][:40].tolist() == list(range(40))
+    message = "toy_train_000000.bin cannot be read any more .it is shorter than before."
+    with pytest.raises(InputError, match=message):
+        train.tokens[0][30:50]
+    assert train.tokens[1][::40].tolist() == [100, 140, 180]
+    train.tokens[1].path.unlink()
+    with pytest.raises(InputError, match="any more .No such file or directory.: prepare"):
+        train.tokens[1][:7]
+
+
+def test_slices_of_a_file_are_those_of_its_array(folder):
+    tokens = data_loader.Shards(folder, "train").tokens[0]
+    array = np.arange(100, dtype=np.uint16)
+    for part in (slice(None), slice(3, 7), slice(7, 3), slice(-5, None), slice(95, 200)):
+        assert tokens[part].dtype == np.uint16
+        assert tokens[part].tolist() == array[part].tolist()
+
+
+def test_more_shards_than_open_files_are_allowed(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    folder = write_shards(tmp_path / "many", [np.arange(300) % 9], shard_tokens=1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 100, hard))
+    try:
+        opened = data_loader.Shards(folder, "train")
+        assert [int(tokens[:][0]) for tokens in opened.tokens] == [n % 9 for n in range(300)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_windows_cover_every_token_once(folder):
-    windows = data_loader.Windows(shards.Shards(folder, "train"), 7)
+    windows = data_loader.Windows(data_loader.Shards(folder, "train"), 7)
     assert len(windows) == 99 // 7 + 99 // 7 + 49 // 7
     inputs, targets = windows.batch(range(len(windows)))
     assert inputs.dtype == torch.int64 and torch.equal(inputs[:, 1:], targets[:, :-1])
@@ -24,16 +104,16 @@ def test_windows_cover_every_token_once(folder):
 
 
 def test_too_few_tokens_for_one_window(folder):
-    assert len(data_loader.Windows(shards.Shards(folder, "train"), 99)) == 2
+    assert len(data_loader.Windows(data_loader.Shards(folder, "train"), 99)) == 2
     message = "has 250 tokens, too few for one window of 100 . 1: prepare more text or"
     with pytest.raises(InputError, match=message):
-        data_loader.Windows(shards.Shards(folder, "train"), 100)
+        data_loader.Windows(data_loader.Shards(folder, "train"), 100)
 
 
 @pytest.mark.parametrize("token", [400, 257])  # 257: the first id after the vocabulary
 def test_token_outside_the_vocabulary_is_reported_with_shard_and_offset(tmp_path, token):
     folder = write_shards(tmp_path / "toy", [[1, 2, 3, 4, token, 6, 7, 8, 9]])
-    windows = data_loader.Windows(shards.Shards(folder, "train"), 4)
+    windows = data_loader.Windows(data_loader.Shards(folder, "train"), 4)
     message = f"toy_train_000000.bin: token {token} at offset 4 is outside the vocabulary of 257"
     with pytest.raises(InputError, match=message):
         windows.batch([0])
@@ -70,7 +150,7 @@ def take(batches, count):
 def test_ranks_share_every_step(folder, world_size, micro_batch):
     """In each step the ranks together read the sampler's next six windows, and all agree on its
     state after the step."""
-    windows = data_loader.Windows(shards.Shards(folder, "train"), 7)
+    windows = data_loader.Windows(data_loader.Shards(folder, "train"), 7)
     sampler = data_loader.Sampler(len(windows), seed=3)
     per_rank = 6 // world_size // micro_batch
     loaders = []
