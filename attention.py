@@ -183,7 +183,7 @@ def attend(
     q (B, H, T, D), k, v (B, G, T, D) -> (B, H, T, D), dtype of q. G divides H: consecutive
     heads share keys and values.
 
-    x: (B, T, C), the layer's normalized input. pos: (T,) int64, positions of the tokens.
+    x: (B, T, C), the layer's normalized input. pos: (B|1, T) int64, positions of the tokens.
     path: of the layer, from `choose_path`; None: that of "auto". cache: the LayerCache with
     the earlier tokens, which is extended. lengths: (B,) int64, tokens of each text, for
     padded batches of encoders. scale: of q k^T; None: 1 / sqrt(D). packed_qkv: (B, T, 3 C),
@@ -194,6 +194,12 @@ def attend(
     previous = cache.last() if cache else None
     with torch.autocast(x.device.type, enabled=False):  # sums along the text need float32
         q_features, k_features = encoding.features(at_least_float32(x), pos, previous)
+    if any(feature.size(2) != x.size(1) for feature in k_features):
+        name = type(encoding).__name__
+        raise InputError(
+            f"{name}.features returns key features for another number of tokens: make them "
+            "(B or 1, H or 1, T), of pos (B or 1, T) by pos.to(x.dtype)[:, None]"
+        )
     heads = q.size(1)
     if k.size(1) < heads and not accepts_grouped_keys(encoding):
         k, v = repeat_heads(k, heads), repeat_heads(v, heads)
@@ -206,7 +212,7 @@ def attend(
         # (B, G, S, D), S cached and new
         k, v, *k_features = cache.extend(k, v, *k_features)
         window_size = cache.window
-        query_offset = None if cache.position is None else pos
+        query_offset = cache.position
     bias_inputs = BiasInputs(encoding, q_features, tuple(k_features))
     mask_spec = make_mask_spec(encoding, window_size, lengths, query_offset)
     path = choose_path(encoding, q.device) if path is None else path

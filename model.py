@@ -184,7 +184,7 @@ class Attention(nn.Module):
         cache: LayerCache | None = None,
         lengths: Tensor | None = None,
     ) -> Tensor:
-        """Return the output (B, T, C) for x (B, T, C) at positions pos (T,)."""
+        """Return the output (B, T, C) for x (B, T, C) at positions pos (B|1, T)."""
         packed_qkv = self.c_attn(x)  # (B, T, (H + 2 G) D)
         q, k, v = self.split_heads(packed_qkv)
         y = attention.attend(
@@ -405,13 +405,13 @@ class GPT(nn.Module):
                 f"a context of {stop} tokens is too long: {self.config.pe} supports at most "
                 f"{self.max_context} positions"
             )
-        pos = torch.arange(start, stop, device=tokens.device)  # (T,)
+        pos = torch.arange(start, stop, device=tokens.device)[None]  # (1, T)
         if cache is not None:
             assert not torch.is_grad_enabled(), "a cache holds no gradients"
             assert self.config.causal, "only a causal model can use a cache"
             fits = cache.capacity is None or stop <= cache.capacity
             assert fits, "the cache is too small"
-            pos = pos if cache.position is None else cache.position
+            pos = pos if cache.position is None else cache.position[None]
         x = tokens if tokens.is_floating_point() else self.wte(tokens)
         x = self.posenc[0].embed(at_least_float32(x), pos)  # (B, T, C)
         recompute = self.activation_checkpointing and torch.is_grad_enabled()

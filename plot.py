@@ -312,7 +312,7 @@ def bias_by_distance(pe: str, context: int, heads: int, head: int) -> np.ndarray
             "or plot the biases of a run by python plot.py biases"
         )
     x = torch.zeros(1, context, heads * CHANNELS_PER_HEAD)  # not used by these encodings
-    queries, keys = encoding.features(x, torch.arange(context))
+    queries, keys = encoding.features(x, torch.arange(context)[None])
     last_query = tuple(feature[..., -1:] for feature in queries)
     inputs = attention.BiasInputs(encoding, last_query, keys)
     bias = attention.bias_matrix(inputs, heads, queries=1, query_offset=context - 1)

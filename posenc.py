@@ -121,7 +121,7 @@ class Encoding(nn.Module):
         super().__init__()
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        """Return embeddings x (B, T, C) with positions pos (T,) int64 added."""
+        """Return embeddings x (B, T, C) with positions pos (B|1, T) int64 added."""
         return x
 
     def rotate(
@@ -132,7 +132,7 @@ class Encoding(nn.Module):
         q_features: tuple = (),
         k_features: tuple = (),
     ) -> tuple[Tensor, Tensor]:
-        """Return q, k (B, H, T, D) at pos (T,), transformed; same dtypes.
+        """Return q, k (B, H, T, D) at pos (B|1, T), transformed; same dtypes.
 
         Keys that heads share are repeated first, unless `rotates_heads_alike`.
         """
@@ -142,7 +142,7 @@ class Encoding(nn.Module):
         """Return (query features, key features), tuples of x's dtype.
 
         Each is (B|1, H|1, T), or (B|1, H|1, T, N) for N numbers each.
-        x: (B, T, C) float32 or float64, the layer's normalized input; pos: (T,) int64.
+        x: (B, T, C) float32 or float64, the layer's normalized input; pos: (B|1, T) int64.
         previous: key features of the preceding token, each (B|1, H|1, 1), when
         x continues a sequence (KV cache). Add it to cumulative sums
         (`running_sum`). Query features that are equal for all tokens may have T
@@ -331,7 +331,7 @@ class ALiBi(WeightedDecay):
         self.register_buffer("slopes", torch.exp2(-exponents).float()[None, :, None], False)
 
     def features(self, x, pos, previous=None):
-        s = -pos.to(x.dtype)[None, None]  # (1, 1, T)
+        s = -pos.to(x.dtype)[:, None]  # (B|1, 1, T)
         return (s, self.slopes), (s,)
 
 
@@ -341,7 +341,7 @@ class DistanceBias(Encoding):
     distance_bias: Callable[..., Tensor]
 
     def features(self, x, pos, previous=None):
-        p = pos.to(x.dtype)[None, None]  # (1, 1, T)
+        p = pos.to(x.dtype)[:, None]  # (B|1, 1, T)
         return (p,), (p,)
 
     def bias(self, q_features, k_features, h):
@@ -452,14 +452,20 @@ class RoPE(Encoding):
 
     def rotate(self, q, k, pos, q_features=(), k_features=()):
         width = max(2, q.size(-1) * self.rotated_percent // 200 * 2)  # R
-        angle = pos.double()[:, None] * self.frequencies(width, pos.device)  # (T, R/2)
+        # (B|1, T, R/2)
+        angle = pos.double()[..., None] * self.frequencies(width, pos.device)
         dtype = torch.promote_types(q.dtype, torch.float32)
-        # (T, 1, R/2)
-        sin, cos = (x[:, None] for x in sin_cos(angle, self.attention_factor, dtype))
+        # (B|1, T, 1, R/2)
+        sin, cos = (x[:, :, None] for x in sin_cos(angle, self.attention_factor, dtype))
         if self.rotated_heads is not None:  # others by 0: faster than splitting heads
             acts = torch.arange(q.size(1), device=q.device)[:, None] < self.rotated_heads
-            sin, cos = torch.where(acts, sin, 0), torch.where(acts, cos, 1)  # (T, H, R/2)
-        if len(pos) == 1 and self.rotated_heads is None:  # half the operations for a token
+            sin, cos = (
+                torch.where(acts, sin, 0),
+                torch.where(acts, cos, 1),
+            )  # (B|1, T, H, R/2)
+        if (
+            pos.size(1) == 1 and self.rotated_heads is None
+        ):  # half the operations for a token
             rotated = rotate_pairs(torch.cat([q, k], 1), sin, cos)
             return rotated.split([q.size(1), k.size(1)], 1)
         return rotate_pairs(q, sin, cos), rotate_pairs(k, sin, cos)
@@ -523,7 +529,7 @@ def distances(keys: int, causal: bool, device: torch.device) -> Tensor:
 def rotate_pairs(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
     """Return x (B, H, T, D) with the pairs (x[n], x[n + R/2]) rotated.
 
-    sin, cos: (B|1, T, H|1, R/2) or (T, H|1, R/2), in the arithmetic's dtype.
+    sin, cos: (B|1, T, H|1, R/2), in the arithmetic's dtype.
     """
     # The layer's memory layout (B, T, H, D) avoids a copy.
     columns = x.transpose(1, 2).to(sin.dtype)

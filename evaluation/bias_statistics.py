@@ -15,7 +15,7 @@ from posenc import Encoding, WeightedDecay
 class Layer:
     """One attention layer of a model that reads tokens (B, T).
 
-    x: its input after the LayerNorm, (B, T, C). pos: positions (T,)
+    x: its input after the LayerNorm, (B, T, C). pos: positions (1, T)
     int64.
     """
 
@@ -48,7 +48,7 @@ class Layer:
         if not self.encoding.has("bias"):
             return None
         bias_inputs = attention.BiasInputs(self.encoding, *self.features)
-        return attention.bias_matrix(bias_inputs, self.attn.heads, len(self.pos))
+        return attention.bias_matrix(bias_inputs, self.attn.heads, self.pos.size(1))
 
     def logits(self) -> Tensor:
         """Return q k^T * scale + bias, without a mask: (B, H, T, T)."""

@@ -92,7 +92,7 @@ def all_pairs(q, k, v, bias_inputs: BiasInputs, scale: float, window: int) -> Te
 
 def dense_output(encoding, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return the dense path's output (B, H, T, D) for x (B, T, C)."""
-    pos = torch.arange(x.size(1))
+    pos = torch.arange(x.size(1))[None]
     features = encoding.features(encoding.embed(x, pos), pos)
     q, k = encoding.rotate(q, k, pos, *features)
     return attention.dense(q, k, v, BiasInputs(encoding, *features), 0.4)
@@ -102,7 +102,7 @@ def dense_bias(encoding, x: Tensor, heads: int = H) -> np.ndarray | None:
     """Return the dense path's bias (B, H, T, T) float64, or None."""
     if not encoding.has("bias"):
         return None
-    inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(x.size(1))))
+    inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(x.size(1))[None]))
     bias = attention.bias_matrix(inputs, heads, x.size(1))
     return bias.detach().expand(x.size(0), heads, x.size(1), x.size(1)).double().numpy()
 
@@ -170,7 +170,7 @@ def check_shapes(spec: str) -> None:
     Usual cause: a bias that reads features needs the method features.
     bias must index parameters of a head by [h], of shape (H, 1, 1).
     features must return two tuples: a linear layer of x gives (B, T,
-    H): use .mT; pos gives (T,): use pos.float()[None, None]. rotate
+    H): use .mT; pos gives (B|1, T): use pos.float()[:, None]. rotate
     must compute in float32 or float64 and return x.to(q.dtype); another
     width needs changes_width = True. x.add_() and x += y change
     arguments: use x = x + y
@@ -215,14 +215,14 @@ def _hook_calls(
     encoding, tokens: int = T, queries: int = T, device: str = "cpu"
 ) -> Iterator[tuple[str, tuple]]:
     """Yield names and arguments of hooks, for pairs of the last `queries`."""
-    pos = torch.arange(tokens, device=device)
+    pos = torch.arange(tokens, device=device)[None]
     h = torch.arange(H, device=device)[:, None, None]
     x = torch.randn(B, tokens, C, device=device)
     q, k = torch.randn(2, B, H, tokens, C // H, device=device)
     yield "embed", (x, pos)
     yield "features", (x, pos)
     q_features, k_features = encoding.features(x, pos)
-    latest = q[:, :, -T:], k[:, :, -T:], pos[-T:]
+    latest = q[:, :, -T:], k[:, :, -T:], pos[:, -T:]
     yield "rotate", (*latest, last_queries(q_features, T), last_queries(k_features, T))
     q, q_features = q[:, :, -queries:], last_queries(q_features, queries)
     if encoding.has("bias"):
@@ -230,7 +230,7 @@ def _hook_calls(
     if encoding.has("factors"):
         yield "factors", (q_features, k_features)
     if encoding.has("logits_transform"):
-        d = pos[-queries:, None] - pos
+        d = pos[0, -queries:, None] - pos
         logits = torch.randn(B, H, queries, tokens, device=device)
         bias = torch.randn(1, H, 1, 1, device=device)
         rows = logits, bias, q, k, 0.4, d, d >= 0, q_features, k_features
@@ -274,7 +274,7 @@ def check_formulas(spec: str, causal: bool) -> Measurements:
     x = torch.randn(B, T, C)
     if not encoding.has("bias"):
         raise NotApplicable("the class has no method bias")
-    features = encoding.features(x, torch.arange(T))
+    features = encoding.features(x, torch.arange(T)[None])
     formulas = {}  # name -> values, absolute and relative tolerance
     if encoding.has("factors"):
         formulas["factors"] = _sum_of_products(encoding.factors(*features)), 1e-5, 1e-5
@@ -337,12 +337,12 @@ def check_continued_features(spec: str) -> Measurements:
     tokens, as by x.mean(1)
     """
     encoding = make_encoding(spec)
-    x, pos = torch.randn(B, T, C), torch.arange(T)
+    x, pos = torch.randn(B, T, C), torch.arange(T)[None]
     whole = sum(encoding.features(x, pos), ())
     what = "error of features of tokens 20 to 32"
-    head = encoding.features(x[:, :20], pos[:20])
+    head = encoding.features(x[:, :20], pos[:, :20])
     previous = tuple(feature[:, :, -1:] for feature in head[1])
-    tail = encoding.features(x[:, 20:], pos[20:], previous)
+    tail = encoding.features(x[:, 20:], pos[:, 20:], previous)
     for feature, first, second in zip(whole, sum(head, ()), sum(tail, ()), strict=True):
         if feature.size(2) == T:
             continued = torch.cat([first, second], 2)
@@ -410,7 +410,7 @@ def check_gradients(spec: str, causal: bool) -> Measurements:
     backward, or a parameter that no hook uses, or only in round()
     """
     encoding = make_encoding(spec, heads=2, width=12, causal=causal).double().eval()
-    pos = torch.arange(9)
+    pos = torch.arange(9)[None]
     weights = torch.randn(1, 2, 9, 6, dtype=torch.float64)
     x = torch.randn(1, 9, 12).double()
     q, k, v = torch.randn(3, 1, 2, 9, 6).double()
@@ -474,7 +474,8 @@ def check_rotation_in_bfloat16(spec: str) -> Measurements:
     """
     encoding = make_encoding(spec)
     last = min(encoding.max_context or FAR, FAR)
-    pos, (q, k) = torch.arange(last - T, last), torch.randn(2, 1, H, T, C // H).bfloat16()
+    pos = torch.arange(last - T, last)[None]
+    q, k = torch.randn(2, 1, H, T, C // H).bfloat16()
     features = encoding.features(torch.randn(1, T, C), pos)
     exact = encoding.rotate(q.float(), k.float(), pos, *features)
     for ours, theirs in zip(encoding.rotate(q, k, pos, *features), exact, strict=True):
@@ -507,7 +508,7 @@ def check_paths(spec: str, causal: bool, queries: int, backward: bool) -> Measur
     """
     encoding, x, (q, k, v) = attention_case(spec, causal)
     k, v = k.requires_grad_(backward), v.requires_grad_(backward)
-    q_features, k_features = encoding.features(x, torch.arange(50))
+    q_features, k_features = encoding.features(x, torch.arange(50)[None])
     if encoding.has("bias") and not causal:
         _check_later_keys(bias_of_pairs(encoding, q_features, k_features, 2))
     everything = BiasInputs(encoding, q_features, k_features)
@@ -550,14 +551,14 @@ def check_padding(spec: str, gradients: bool) -> Measurements:
     qkv.requires_grad_(gradients)
     lengths = (23, 50)
     with torch.set_grad_enabled(gradients), small_chunks():
-        bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(50)))
+        bias_inputs = BiasInputs(encoding, *encoding.features(x, torch.arange(50)[None]))
         mask_spec = attention.make_mask_spec(encoding, lengths=torch.tensor(lengths))
         for path, padded in outputs(qkv[0], qkv[1], qkv[2], bias_inputs, mask_spec):
             _require_finite(padded, "the output of a padded batch")
             what = f"error of a padded text, {path} path"
             for row, length in enumerate(lengths):
                 text = x[row : row + 1, :length]
-                features = encoding.features(text, torch.arange(length))
+                features = encoding.features(text, torch.arange(length)[None])
                 q, k, v = qkv[:, row : row + 1, :, :length]
                 alone = attention.dense(q, k, v, BiasInputs(encoding, *features), 0.4)
                 yield compare(padded[row : row + 1, :, :length], alone, 1e-5, 1e-7, what)

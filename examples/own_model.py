@@ -35,7 +35,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: Tensor, pos: Tensor, encoding, past: Past) -> Tensor:
-        """Return the output (B, T, C) for x (B, T, C) at positions pos (T,)."""
+        """Return the output (B, T, C) for x (B, T, C) at positions pos (B|1, T)."""
         normed = self.norm_1(x)
         qkv = self.qkv(normed).unflatten(-1, (3, HEADS, -1))  # (B, T, 3, H, D)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, H, T, D) each
@@ -57,7 +57,7 @@ class Model(nn.Module):
     def forward(self, tokens: Tensor, cache: list[LayerCache] | None = None) -> Tensor:
         """Return logits (B, T, 256) of tokens (B, T), which follow those in the cache."""
         start = cache[0].length if cache else 0
-        pos = torch.arange(start, start + tokens.size(1), device=tokens.device)
+        pos = torch.arange(start, start + tokens.size(1), device=tokens.device)[None]
         x = self.posenc[0].embed(self.tokens(tokens), pos)  # (1)
         for n, block in enumerate(self.blocks):
             x = block(x, pos, self.posenc[n], cache[n] if cache else None)

@@ -47,7 +47,7 @@ class CAPE(Sinusoidal):
         if self.training:
             # Uniform in [-1, 1), per sequence, per token, per sequence.
             shift = torch.rand(len(x), 1, device=x.device) * 2 - 1
-            jitter = torch.rand(len(x), len(pos), device=x.device) * 2 - 1
+            jitter = torch.rand(len(x), pos.size(1), device=x.device) * 2 - 1
             log_scale = torch.rand(len(x), 1, device=x.device) * 2 - 1
             scale = (1 + self.percent / 100) ** log_scale
             pos = (pos + self.shift * shift + jitter / 2) * scale  # (B, T)
@@ -71,8 +71,9 @@ class DIETAbs(Encoding):
         self.max_context = block_size
 
     def features(self, x, pos, previous=None):
-        q_features = self.p_q[:, None, :, pos].unbind()  # (1, H, T), one per rank
-        k_features = self.p_k[:, None, :, pos].unbind()
+        # (B|1, H, T), one per rank
+        q_features = self.p_q[:, :, pos].transpose(1, 2).unbind()
+        k_features = self.p_k[:, :, pos].transpose(1, 2).unbind()
         return q_features, k_features
 
     def bias(self, q_features, k_features, h):

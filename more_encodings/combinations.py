@@ -33,7 +33,7 @@ class Composition(Encoding):
         # Each part's query features are number q_start to q_stop; key features likewise.
         self.bounds: list[tuple[int, int, int, int]] = []
         q_start = k_start = 0
-        x, pos = torch.zeros(1, 1, channels), torch.zeros(1, dtype=torch.int64)
+        x, pos = torch.zeros(1, 1, channels), torch.zeros(1, 1, dtype=torch.int64)
         for part in parts:
             q_features, k_features = part.features(x, pos)
             q_stop, k_stop = q_start + len(q_features), k_start + len(k_features)

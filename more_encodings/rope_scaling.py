@@ -171,6 +171,7 @@ class XPos(RoPE):
         n = torch.arange(width // 2, dtype=torch.float64, device=pos.device)
         zeta = ((2 * n / width + 0.4) / 1.4).repeat(2)  # (D,)
         dtype = torch.promote_types(q.dtype, torch.float32)
-        scale = (zeta ** (pos.double()[:, None] / 512)).to(dtype)  # (T, D)
+        # (B|1, 1, T, D)
+        scale = (zeta ** (pos.double()[:, None, :, None] / 512)).to(dtype)
         scaled_q, scaled_k = rotated_q.to(dtype) * scale, rotated_k.to(dtype) / scale
         return scaled_q.to(q.dtype), scaled_k.to(k.dtype)

@@ -100,12 +100,16 @@ class PoPE(Encoding):
 
     def rotate(self, q, k, pos, q_features=(), k_features=()):
         dtype = torch.promote_types(q.dtype, torch.float32)
-        angle = pos.double()[:, None] * frequencies(2 * q.size(-1), self.base, pos.device)
-        sin, cos = sin_cos(angle, 1.0, dtype)  # (T, D)
+        angle = pos.double()[:, None, :, None]  # (B|1, 1, T, 1)
+        angle = angle * frequencies(2 * q.size(-1), self.base, pos.device)
+        sin, cos = sin_cos(angle, 1.0, dtype)  # (B|1, 1, T, D)
         q_length, k_length = F.softplus(q.to(dtype)), F.softplus(k.to(dtype))
         wide_q = torch.cat([q_length * cos, q_length * sin], -1)
         sin_d, cos_d = self.delta.to(dtype).sin(), self.delta.to(dtype).cos()  # (H, 1, D)
-        cos_k, sin_k = cos * cos_d - sin * sin_d, sin * cos_d + cos * sin_d  # (H, T, D)
+        cos_k, sin_k = (
+            cos * cos_d - sin * sin_d,
+            sin * cos_d + cos * sin_d,
+        )  # (B|1, H, T, D)
         wide_k = torch.cat([k_length * cos_k, k_length * sin_k], -1)
         return wide_q.to(q.dtype), wide_k.to(k.dtype)
 

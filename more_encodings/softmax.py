@@ -34,7 +34,9 @@ class LogN(Encoding):
         if self.combined_window_size is not None:
             n = n.clamp(max=self.combined_window_size)
         dtype = torch.promote_types(q.dtype, torch.float32)
-        scale = n.double().log().to(dtype)[:, None] * self.factor()  # (T, 1) or (H, T, 1)
+        scale = (
+            n.double().log().to(dtype)[:, None, :, None] * self.factor()
+        )  # (B|1, H|1, T, 1)
         return (q.to(dtype) * scale).to(q.dtype), k
 
     def factor(self) -> float | Tensor:

@@ -204,7 +204,7 @@ class Plugin(Encoding):
     {code}
 
     def features(self, x, pos, previous=None):
-        p = pos.float()[None, None]
+        p = pos.float()[:, None]
         return (p,), (p,)
 
     def bias(self, q_features, k_features, h):

@@ -229,7 +229,7 @@ def case(pe, start=0, causal=True):
     encoding = make(pe, causal=causal).double()
     x = torch.randn(B, T, C).double()
     q, k = torch.randn(2, B, H, T, D).double()
-    pos = torch.arange(start, start + T)
+    pos = torch.arange(start, start + T)[None]
     features = encoding.features(x, pos)
     rotated = encoding.rotate(q, k, pos, *features)
     inputs = attention.BiasInputs(encoding, *features)
@@ -254,7 +254,7 @@ def check_rotation(pe, frequencies, first, factor=1):
     D = 24
     q, k = torch.randn(2, B, H, T, D)
     pos = np.arange(first, first + T)
-    rotated = make(pe).rotate(q, k, torch.arange(first, first + T))
+    rotated = make(pe).rotate(q, k, torch.arange(first, first + T)[None])
     rotation = factor * np.exp(1j * pos[:, None] * frequencies(np.arange(D // 2), D))
     for x, y in zip((q, k), rotated, strict=True):
         x = x.double().numpy()

@@ -83,7 +83,7 @@ import attention, pe_spec, posenc
 for pe in posenc.ENCODINGS:
     encoding = pe_spec.build(pe, heads=2, width=8, block_size=16, layers=1)[0]
     q = k = v = torch.randn(1, 2, 9, 4)
-    features = encoding.features(torch.randn(1, 9, 8), torch.arange(9))
+    features = encoding.features(torch.randn(1, 9, 8), torch.arange(9)[None])
     inputs = attention.BiasInputs(encoding, *features)
     path = attention.choose_path(encoding, torch.device("cpu"))
     assert attention.biased_attention(q, k, v, inputs, 0.5, path).shape == q.shape
@@ -189,7 +189,7 @@ def test_kerple_starts_and_stays_within_its_bounds(pe):
 
 def test_learnable_adds_its_table():
     encoding, x = make("learnable").requires_grad_(False), torch.randn(B, T, C)
-    embedded = encoding.embed(x, torch.arange(5, 5 + T))
+    embedded = encoding.embed(x, torch.arange(5, 5 + T)[None])
     assert_allclose(embedded, x + encoding.table.weight[5 : 5 + T])
 
 
@@ -199,8 +199,26 @@ def test_sinusoidal_matches_formula(pe, scale):
     pos, n = np.arange(100_000, 100_000 + T)[:, None], np.arange(C // 2)
     angle = pos / 10000 ** (2 * n / C)
     expected = scale * x.numpy() + np.concatenate([np.sin(angle), np.cos(angle)], 1)
-    embedded = make(pe).embed(x, torch.arange(100_000, 100_000 + T))
+    embedded = make(pe).embed(x, torch.arange(100_000, 100_000 + T)[None])
     assert_allclose(embedded, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("pe", [*NAMES, "rope+cable", "rope:heads=2", "logn+rope"])
+def test_rows_with_other_positions_are_as_alone(pe):
+    """Two texts in a batch, one of which continues at position 5, as a document in a window."""
+    encoding, x = make(pe).eval(), torch.randn(2, T, C)
+    q, k = torch.randn(2, 2, H, T, C // H)
+    pos = torch.stack([torch.arange(T), torch.arange(5, 5 + T)])
+
+    def outputs(rows: slice) -> list:
+        features = encoding.features(x[rows], pos[rows])
+        rotated = encoding.rotate(q[rows], k[rows], pos[rows], *features)
+        tensors = encoding.embed(x[rows], pos[rows]), *rotated, *features[0], *features[1]
+        return [each.expand(len(x[rows]), *each.shape[1:]) for each in tensors]
+
+    alone = zip(outputs(slice(0, 1)), outputs(slice(1, 2)), strict=True)
+    for both, (first, second) in zip(outputs(slice(0, 2)), alone, strict=True):
+        assert_allclose(both.detach(), torch.cat([first, second]).detach(), rtol=2e-6, atol=2e-6)
 
 
 # --pe strings: options and combinations
@@ -214,7 +232,7 @@ def test_encoder_is_bidirectional_in_all_layers():
 
 def test_composition_rotates_and_adds_biases():
     both, x = make("rope+kerple+cable+t5-clip"), torch.randn(B, T, C)
-    pos, (q, k) = torch.arange(T), torch.randn(2, B, H, T, 6)
+    pos, (q, k) = torch.arange(T)[None], torch.randn(2, B, H, T, 6)
     for ours, rotated in zip(both.rotate(q, k, pos), make("rope").rotate(q, k, pos), strict=True):
         assert torch.equal(ours, rotated)
     expected = sum(np.tril(dense_bias(part, x)) for part in both.parts[1:])
@@ -261,8 +279,8 @@ def test_slopes_of_some_heads_are_those_of_the_first_of_all_heads(pe, slopes):
 
 def test_rotation_of_some_heads_leaves_the_others():
     q, k = torch.randn(2, B, H, T, 6)
-    rotated = make("rope:heads=3").rotate(q, k, torch.arange(T))
-    expected = make("rope").rotate(q, k, torch.arange(T))
+    rotated = make("rope:heads=3").rotate(q, k, torch.arange(T)[None])
+    expected = make("rope").rotate(q, k, torch.arange(T)[None])
     for ours, whole, before in zip(rotated, expected, (q, k), strict=True):
         assert torch.equal(ours[:, :3], whole[:, :3])
         assert torch.equal(ours[:, 3:], before[:, 3:])

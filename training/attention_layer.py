@@ -35,7 +35,7 @@ class AttentionLayer(NamedTuple):
 
     def attend(self, path: str) -> Tensor:
         """Return the output of a path, (B, T, H D)."""
-        pos = torch.arange(self.x.size(1), device=self.x.device)
+        pos = torch.arange(self.x.size(1), device=self.x.device)[None]
         q, k, v = self.attn.split_heads(self.packed_qkv)
         packed = self.packed_qkv if self.attn.is_packed else None
         y = attention.attend(

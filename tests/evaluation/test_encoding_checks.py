@@ -153,7 +153,7 @@ WRONG_CODE = """
 # fixed-shape decoding
     def features(self, x, pos, previous=None):
         (s,), _ = super().features(x, pos, previous)
-        s = s + pos[0].item() * 1e-3
+        s = s + pos[0, 0].item() * 1e-3
         return (s,), (s,)
 # one compiled graph
     def bias(self, q_features, k_features, h):
@@ -170,7 +170,7 @@ WRONG_CODE = """
         return (s.float(),), (s.float(),)
 # bfloat16, far tokens
     def rotate(self, q, k, pos, q_features=(), k_features=()):
-        angle = (pos.to(q.dtype) / 3)[:, None]
+        angle = (pos.to(q.dtype) / 3)[:, None, :, None]
         return q * angle.cos(), k * angle.cos()
 # attention paths
     def bias(self, q_features, k_features, h):
@@ -184,7 +184,7 @@ WRONG_CODE = """
         return -self.r[h] * (k_features[0] - q_features[0] + 1).log1p()
 # encoder: padding
     def features(self, x, pos, previous=None):
-        return super().features(x * (pos < pos[-1])[:, None], pos, previous)
+        return super().features(x * (pos < pos[:, -1:])[..., None], pos, previous)
 # attention paths
     def set_bidirectional(self):
         pass

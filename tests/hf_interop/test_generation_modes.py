@@ -155,18 +155,19 @@ def test_hidden_states_embeddings_and_positions_are_those_of_transformers(pe):
     output = model(TOKENS, output_hidden_states=True)
     assert len(output.hidden_states) == model.config.num_hidden_layers + 1
     embedded = model.get_input_embeddings()(TOKENS)
-    x, pos = model.model.posenc[0].embed(embedded, torch.arange(16)), torch.arange(16)
+    pos = torch.arange(16)[None]
+    x = model.model.posenc[0].embed(embedded, pos)
     torch.testing.assert_close(output.hidden_states[0], x)
     block, encoding = model.model.h[0], model.model.posenc[0]
     x = block(x, pos, encoding, model.model.attention_paths[0], None, None)
     torch.testing.assert_close(output.hidden_states[1], x)
     torch.testing.assert_close(output.hidden_states[-1], model.model.hidden(TOKENS))
     torch.testing.assert_close(model(inputs_embeds=embedded).logits, output.logits)
-    torch.testing.assert_close(model(TOKENS, position_ids=pos[None]).logits, output.logits)
+    torch.testing.assert_close(model(TOKENS, position_ids=pos).logits, output.logits)
     base = PosencModel(model.config).eval()
     base.load_state_dict(model.state_dict())
     cache = base(TOKENS[:, :9], use_cache=True).past_key_values
-    last = base(TOKENS[:, 9:], past_key_values=cache, position_ids=pos[None, 9:])
+    last = base(TOKENS[:, 9:], past_key_values=cache, position_ids=pos[:, 9:])
     torch.testing.assert_close(last.last_hidden_state, output.hidden_states[-1][:, 9:])
     text = model.generate(inputs_embeds=embedded, max_new_tokens=4)
     assert torch.equal(text, model.generate(TOKENS, max_new_tokens=4)[:, -4:])

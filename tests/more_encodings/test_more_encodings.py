@@ -120,7 +120,7 @@ def positions_of(embedded):
 
 def test_shape_shifts_sequences_during_training():
     encoding = make("shape:shift=40")
-    x, pos = torch.zeros(400, T, C, dtype=torch.float64), torch.arange(T)
+    x, pos = torch.zeros(400, T, C, dtype=torch.float64), torch.arange(T)[None]
     shifts = positions_of(encoding.embed(x, pos)) - np.arange(T)
     assert np.ptp(shifts, 1).max() < 1e-6  # one shift per sequence
     assert set(shifts.mean(1).round(6)) == set(range(41))
@@ -130,7 +130,7 @@ def test_shape_shifts_sequences_during_training():
 
 def test_cape_shifts_jitters_and_scales_during_training():
     encoding = make("cape:shift=7,percent=20")
-    x, pos = torch.zeros(400, T, C, dtype=torch.float64), torch.arange(T)
+    x, pos = torch.zeros(400, T, C, dtype=torch.float64), torch.arange(T)[None]
     positions = positions_of(encoding.embed(x, pos))
     # The order is kept. Two neighbors move by up to 1/2 each, then are scaled by up to 20%.
     gaps = np.diff(positions, axis=1)
@@ -243,9 +243,9 @@ def test_logit_scale_matches_formula(pe, heads, window):
     """Nakanishi 2025: s_h log n of the n keys that a query attends to; logn: log n / log L."""
     encoding = make(window + pe)
     q, k = torch.randn(2, B, H, T, C // H)
-    scaled, same = encoding.rotate(q, k, torch.arange(T))
+    scaled, same = encoding.rotate(q, k, torch.arange(T)[None])
     if pe == "rope+ssmax":
-        q, k = make("rope").rotate(q, k, torch.arange(T))
+        q, k = make("rope").rotate(q, k, torch.arange(T)[None])
     log_n = np.log(np.minimum(np.arange(T) + 1, 7 if window else T))
     parameters = [numbers(parameter) for parameter in encoding.parameters()]
     s = parameters[0] if parameters else np.full(H, 1 / np.log(64))
@@ -264,7 +264,7 @@ def test_ssmax_starts_with_a_mean_scale_of_one():
 @pytest.mark.parametrize("first", ["rope", "transformer-xl", "cope"])
 def test_order_of_a_logit_scale_does_not_matter(first):
     """Queries are scaled first: Transformer-XL's u and v are not scaled."""
-    (q, k), pos = torch.randn(2, B, H, T, C // H), torch.arange(T)
+    (q, k), pos = torch.randn(2, B, H, T, C // H), torch.arange(T)[None]
     one, other = make(f"{first}+logn"), make(f"logn+{first}")
     other.parts[1].load_state_dict(one.parts[0].state_dict())
     expected = one.parts[0].rotate(*make("logn").rotate(q, k, pos), pos)

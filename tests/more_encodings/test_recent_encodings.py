@@ -92,9 +92,9 @@ def test_xpos_matches_formula(start):
 def test_partial_rope_matches_formula():
     """transformers' partial_rotary_factor: the first columns, pairs half of them apart."""
     encoding, q, k = make("rope:percent=50"), *torch.randn(2, B, H, T, 24).double()
-    pos = torch.arange(7, 7 + T)
+    pos = torch.arange(7, 7 + T)[None]
     rotated = encoding.rotate(q, k, pos)
-    angle = pos.numpy()[:, None] / 10000 ** (2 * np.arange(6) / 12)
+    angle = pos[0].numpy()[:, None] / 10000 ** (2 * np.arange(6) / 12)
     for x, y in zip((q.numpy(), k.numpy()), rotated, strict=True):
         z = (x[..., :6] + 1j * x[..., 6:12]) * np.exp(1j * angle)
         assert_allclose(y, np.concatenate([z.real, z.imag, x[..., 12:]], -1), atol=1e-9)
@@ -135,7 +135,7 @@ def test_sink_takes_its_part_of_the_softmax(pe):
     encoding, _, q, k, logits = case(pe)
     s = numbers(next(encoding.parameters()))  # the only ones
     v = torch.randn(B, H, T, D).double()
-    pos = torch.arange(T)
+    pos = torch.arange(T)[None]
     rotated = encoding.rotate(torch.tensor(q), torch.tensor(k), pos)
     ours = attention.dense(*rotated, v, attention.BiasInputs(encoding, (), ()), SCALE)
     weights = np.exp(logits) * np.tril(np.ones((T, T)))

@@ -50,7 +50,7 @@ class Slope(Encoding):
         self.r = nn.Parameter(torch.ones(heads))
 
     def features(self, x, pos, previous=None):
-        p = pos.float()[None, None]
+        p = pos.float()[:, None]
         return (p,), (p,)
 
     def bias(self, q_features, k_features, h):

@@ -17,7 +17,7 @@ def make_inputs(pe, causal=True):
     torch.manual_seed(0)
     encoding = pe_spec.build(pe, 2, 12, 64, 1, causal)[0].requires_grad_(False)
     q, k, v = torch.randn(3, 2, 2, 40, 16)
-    features = encoding.features(torch.randn(2, 40, 12), torch.arange(40))
+    features = encoding.features(torch.randn(2, 40, 12), torch.arange(40)[None])
     return q, k, v, attention.BiasInputs(encoding, *features), 0.4
 
 

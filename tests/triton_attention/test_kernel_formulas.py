@@ -101,7 +101,7 @@ def test_rounding_errors_of_rows_do_not_accumulate(pe, monkeypatch):
     x, dy, *qkv = (torch.randn(1, 1, 1024, 16, device=DEVICE).bfloat16() for _ in range(5))
     grads = {}
     for path, dtype in (("triton", torch.bfloat16), ("dense", torch.float32)):
-        features = encoding.features(x[0].float(), torch.arange(1024, device=DEVICE))
+        features = encoding.features(x[0].float(), torch.arange(1024, device=DEVICE)[None])
         bias_inputs = attention.BiasInputs(encoding, *features)
         y = attention.biased_attention(
             *(y.to(dtype) for y in qkv), bias_inputs, 0.25, attention.get_path(path)
@@ -118,7 +118,7 @@ def test_autocast_keeps_the_bias_in_float32():
     torch.manual_seed(0)
     encoding = pe_spec.build("fire:threshold=16", 2, 32, 64, layers=1)[0].to(DEVICE)
     qkv = torch.randn(3, 1, 2, 50, 16, device=DEVICE)
-    x, pos = torch.randn(1, 50, 32, device=DEVICE), torch.arange(50, device=DEVICE)
+    x, pos = torch.randn(1, 50, 32, device=DEVICE), torch.arange(50, device=DEVICE)[None]
     features = encoding.features(x, pos)
     bias_inputs = attention.BiasInputs(encoding, *features)
     with torch.autocast(DEVICE, torch.bfloat16):
