@@ -20,7 +20,7 @@ from runtime.validation import Length, check
 
 import msgspec
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
@@ -33,7 +33,6 @@ from text_data import hub
 
 AutoConfig.register(PosencConfig.model_type, PosencConfig, exist_ok=True)
 AutoModel.register(PosencConfig, PosencModel, exist_ok=True)
-LOAD_ERRORS = (ImportError, RuntimeError, SafetensorError)
 WEIGHTS = "model.safetensors"
 LONGEST = ("max_position_embeddings", Length, None)
 # In config.json.
@@ -78,7 +77,7 @@ def _load(
     # transformers asks a question at None, and sentence-transformers
     # changes the dictionaries.
     trust = {"trust_remote_code": False}
-    with hub.input_errors(folder, f"write it again, or {remedy}", True, LOAD_ERRORS):
+    with hub.input_errors(folder, f"write it again, or {remedy}", is_local=True):
         if not (Path(folder) / WEIGHTS).is_file():
             raise FileNotFoundError(f"it has no {WEIGHTS}")
         transformer = Transformer(
@@ -144,7 +143,7 @@ class EncoderTrainer(SentenceTransformerTrainer):
             super()._save_checkpoint(*arguments)
 
     def _load_from_checkpoint(self, folder: str):
-        with hub.input_errors(folder, "remove it", True, LOAD_ERRORS):
+        with hub.input_errors(folder, "remove it", is_local=True):
             super()._load_from_checkpoint(folder)
 
 

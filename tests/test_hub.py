@@ -206,7 +206,8 @@ def test_preparation_keeps_its_revision(hub, tmp_path, local_shards, refusal):
     finally:
         file.write_bytes(before)
     line = refusal(prepare_fineweb.main, *fineweb_flags(tmp_path / "none", "--revision", "0" * 40))
-    assert "cannot be fetched from the hub (404 Not Found): check its name, its revision" in line
+    assert "cannot be fetched from the hub (Client error '404 Not Found'" in line
+    assert "): check its name, its revision" in line
     assert not (tmp_path / "none").exists()
 
 
@@ -263,7 +264,7 @@ def test_missing_repositories_and_parts(hub, tmp_path, refusal):
         assert not (tmp_path / "toy").exists()
         return line
 
-    message = "user/none cannot be fetched from the hub (401 Unauthorized): check its name"
+    message = "user/none cannot be fetched from the hub (Client error '401 Unauthorized' for"
     assert message in error("--dataset", "user/none")
     assert message in error("--dataset", "user/none", "--pretokenized", "--tokenizer", "gpt2")
     assert message in refusal(import_pretrained.main, "user/none", "--out_dir", tmp_path / "toy")

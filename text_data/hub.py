@@ -1,58 +1,27 @@
-"""Access to the Hugging Face hub: timeouts, pinned commits, one-line errors.
+"""Access to the Hugging Face hub: pinned commits, one-line errors.
 
     data_set = PinnedDataset("HuggingFaceFW/fineweb-edu", "sample-10BT", None, remedy)
     folder = download_model("gpt2", ["config.json", "*.safetensors"], remedy)
 
 The clients repeat failed requests and check the lengths of answers.
-`configure` gives each request a timeout.
 """
 
 import contextlib
 import functools
-import lzma
 import re
-import sys
-import zlib
 from pathlib import Path
 
 from errors import InputError, one_line
-
-READ_ERRORS = (ValueError, OSError, EOFError, RecursionError, lzma.LZMAError, zlib.error)
-DECOMPRESSORS = {"backports", "compression", "lz4", "snappy"}  # packages of further errors
-
-
-@functools.cache
-def configure() -> None:
-    """Set HF_HUB_DOWNLOAD_TIMEOUT for all requests."""
-    import huggingface_hub
-    from huggingface_hub import constants
-
-    def set_timeout(request):
-        # Some of the hub's functions pass None, which would wait forever.
-        for name, seconds in request.extensions.get("timeout", {}).items():
-            if seconds is None:
-                request.extensions["timeout"][name] = constants.HF_HUB_DOWNLOAD_TIMEOUT
-
-    default = huggingface_hub.get_session()
-    hooks = {"request": [*default.event_hooks["request"], set_timeout]}
-    huggingface_hub.set_client_factory(
-        lambda: type(default)(event_hooks=hooks, follow_redirects=True, timeout=None)
-    )
-
-
-def http_library():
-    """Return the HTTP library of huggingface_hub, httpx or httpx2."""
-    import huggingface_hub
-
-    return sys.modules[type(huggingface_hub.get_session()).__module__.partition(".")[0]]
 
 
 def find_dataset(repository: str, revision: str | None, remedy: str):
     """Return the hub's description of a data set (sha, siblings)."""
     import huggingface_hub
+    from huggingface_hub import constants
 
+    timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT  # without one, this waits forever
     with input_errors(repository, remedy):
-        return huggingface_hub.dataset_info(repository, revision=revision)
+        return huggingface_hub.dataset_info(repository, revision=revision, timeout=timeout)
 
 
 class PinnedDataset:
@@ -126,53 +95,23 @@ def download_model(repository: str, patterns: list[str], remedy: str) -> Path:
 
 
 @contextlib.contextmanager
-def input_errors(name: str, remedy: str, is_local: bool = False, also: tuple = ()):
+def input_errors(name: str, remedy: str, is_local: bool = False):
     """Raise a one-line InputError for missing, corrupt or unreachable data.
 
     name: of the data. remedy: an alternative. is_local: the hub is not used.
-    also: kinds of exceptions besides READ_ERRORS and those of the clients.
     """
-    if not is_local:
-        configure()
     try:
         yield
     except InputError:
         raise
-    except Exception as error:
-        from datasets.exceptions import DatasetsError
-        from huggingface_hub.errors import EntryNotFoundError
-
-        if not is_local and (failure := _find_failure(error)):
-            raise InputError(
-                f"{name} cannot be fetched from the hub ({_reason(failure)}): check its name, its "
-                "revision and the network (`hf auth login` if it is private or gated), and run the "
-                f"same command to resume; or {remedy}"
-            ) from None
-        of_clients = DatasetsError, EntryNotFoundError, http_library().HTTPError
-        is_packed = type(error).__module__.partition(".")[0] in DECOMPRESSORS
-        if not (is_packed or isinstance(error, (*READ_ERRORS, *also, *of_clients))):
-            raise
-        cause = _reason(error.__cause__ or error)
-        raise InputError(f"{name} cannot be read ({cause}): {remedy}") from None
-
-
-def _find_failure(error: BaseException | None) -> BaseException | None:
-    """Return the failed request at the root of an error, or None."""
-    from datasets.exceptions import DatasetNotFoundError
-    from huggingface_hub import errors
-
-    kinds = errors.HfHubHTTPError, errors.HFValidationError, DatasetNotFoundError
-    kinds += http_library().HTTPError, ConnectionError
-    failure = None
-    while error is not None:
-        if isinstance(error, kinds) and not isinstance(error, errors.EntryNotFoundError):
-            failure = error
-        error = error.__cause__ or error.__context__
-    return failure
-
-
-def _reason(error: BaseException) -> str:
-    """Return a server's answer, or an error's text on one line."""
-    if response := getattr(error, "response", None):
-        return f"{response.status_code} {response.reason_phrase}".strip()
-    return one_line(error, 300)
+    except Exception as error:  # libraries of compressed files have types of their own
+        if is_local:
+            problem = f"{name} cannot be read ({one_line(error.__cause__ or error, 300)})"
+            raise InputError(f"{problem}: {remedy}") from None
+        while error.__cause__:  # the failed request
+            error = error.__cause__
+        raise InputError(
+            f"{name} cannot be fetched from the hub ({one_line(error, 300)}): check its name, its "
+            "revision and the network (`hf auth login` if it is private or gated), and run the "
+            f"same command to resume; or {remedy}"
+        ) from None

@@ -13,8 +13,8 @@ import itertools
 import json
 import os
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,9 @@ def unusual_table(path: Path) -> str | None:
     remedy = "repair the file, or leave it out"
     with hub.input_errors(str(path), remedy, is_local=True), open_file(path) as file:
         line = next((line for line in file if not line.isspace()), b"")
-    try:
+    with suppress(ValueError, RecursionError):
         if isinstance(json.loads(line), dict):
             return None
-    except (ValueError, RecursionError):
-        pass
     return "JSON, but not an object in each line: convert it, as with jq -c '.[]'"
 
 
@@ -78,6 +76,13 @@ def find_files(
     not exist or is not read, or nothing is left.
     """
 
+    if missing := [source for source in sources if not Path(source).exists()]:
+        remedy = "pass an existing file or folder"
+        raise InputError(
+            *(f"source {x} does not exist{working_folder_of(x)}: {remedy}" for x in missing)
+        )
+    named = {path for path in map(Path, sources) if path.is_file()}
+
     def reason_of(path: Path) -> str | None:
         if path.is_dir():
             return "a linked folder: pass it as a source of its own"
@@ -86,40 +91,33 @@ def find_files(
         is_empty = path not in named and not path.stat().st_size
         return "empty" if is_empty else skip_reason(path, path in named)
 
-    if missing := [source for source in sources if not Path(source).exists()]:
-        remedy = "pass an existing file or folder"
-        raise InputError(
-            *(f"source {x} does not exist{working_folder_of(x)}: {remedy}" for x in missing)
-        )
-    named = {path for path in map(Path, sources) if path.is_file()}
-    reasons = {path: reason_of(path) for path in sorted(named)}
-    if problems := [f"{path} is {reason}" for path, reason in reasons.items() if reason]:
-        raise InputError(*problems)
+    found = {*named}
     for folder in map(Path, sources):
-        for path in sorted({*folder.rglob("*")} - named):
+        for path in folder.rglob("*"):
             hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
             excluded = exclude and path.resolve().is_relative_to(exclude.resolve())
             is_read = path.is_file() or (path.is_dir() and path.is_symlink())
             if is_read and not (hidden or excluded):
-                reasons[path] = reason_of(path)
-    files = [path for path in sorted(reasons) if not reasons[path]]
+                found.add(path)
+    reasons = {path: reason_of(path) for path in sorted(found)}
     skipped = {path: reason for path, reason in reasons.items() if reason}
-    number = len(reasons)
-    _print_files(f"{len(files)} of {number} files are read", dict.fromkeys(files))
-    _print_files(f"{len(skipped)} of {number} files are skipped", skipped)
+    if problems := [f"{path} is {skipped[path]}" for path in skipped if path in named]:
+        raise InputError(*problems)
+    files = [path for path in reasons if path not in skipped]
+    _print_some(f"{len(files)} of {len(found)} files are read", files)
+    lines = [f"{path}: {reason}" for path, reason in skipped.items()]
+    _print_some(f"{len(skipped)} of {len(found)} files are skipped", lines)
     if not files:
         raise InputError(f"{' '.join(sources)}: no files to read: pass another source")
     return files
 
 
-def _print_files(title: str, reasons: Mapping[Path, str | None]) -> None:
-    """Print the first files, each with its reason, if any, and the number of others."""
-    if reasons:
-        print(f"{title}:")
-    for path in sorted(reasons)[:FILES_LISTED]:
-        print(f"  {path}: {reasons[path]}" if reasons[path] else f"  {path}")
-    if len(reasons) > FILES_LISTED:
-        print(f"  and {len(reasons) - FILES_LISTED} more")
+def _print_some(title: str, lines: Sequence) -> None:
+    """Print the first lines, and the number of others; without lines, nothing."""
+    if lines:
+        print(f"{title}:", *lines[:FILES_LISTED], sep="\n  ")
+    if len(lines) > FILES_LISTED:
+        print(f"  and {len(lines) - FILES_LISTED} more")
 
 
 def fingerprint(files: list[Path]) -> str:
@@ -128,8 +126,7 @@ def fingerprint(files: list[Path]) -> str:
     for path in files:
         digest.update(os.fsencode(path.name) + f" {path.stat().st_size}\n".encode())
         with open(path, "rb") as file:
-            while block := file.read(PIECE_CHARACTERS):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)  # continues this one
     return digest.hexdigest()
 
 
@@ -199,7 +196,6 @@ def read_rows(
     is_local = not callable(files)
     columns = [*dict.fromkeys(name.strip() for name in column.split(","))]
     number, (first_file, first_row) = resume_from
-    is_empty = number == 0
     with hub.input_errors(name, remedy, is_local):
         paths = files() if callable(files) else files
     for index, path in enumerate(paths[first_file:], first_file):
@@ -208,26 +204,27 @@ def read_rows(
                 text = find_text(values, columns, f"{path}, row {row + 1}", choose)
                 yield (number, (index, row)), text
                 number += 1
-                is_empty = False
         first_row = 0
-    if is_empty:
+    if number == 0:
         raise InputError(f"{name} has no rows: {remedy}")
 
 
 def find_text(values: dict, columns: Sequence[str], where: str, choose: str) -> str:
     """Return the first non-null value of `columns`; InputError if not text."""
-    column = next((name for name in columns if values.get(name) is not None), columns[0])
-    value = values.get(column)
-    if isinstance(value, str):
-        return value
-    if values.keys().isdisjoint(columns):
-        found = f"only columns {' '.join(values)}: rename one, or {choose}"
-        problem = found if values else "no columns at all: write objects"
-        raise InputError(f"{where}: no text in column '{','.join(columns)}', {problem}")
-    raise InputError(
-        f"{where}: column '{column}' holds {json.dumps(value, default=str)[:50]}, not text: "
-        "write a string, or remove the row"
-    )
+    found = [name for name in columns if name in values]
+    if not found:
+        raise InputError(
+            f"{where}: no text in column '{','.join(columns)}', only columns {' '.join(values)}: "
+            f"rename one, or {choose}"
+        )
+    column = next((name for name in found if values[name] is not None), found[0])
+    if not isinstance(values[column], str):
+        value = json.dumps(values[column], default=str)[:50]
+        raise InputError(
+            f"{where}: column '{column}' holds {value}, not text: "
+            "write a string, or remove the row"
+        )
+    return values[column]
 
 
 def read_file(
@@ -271,9 +268,7 @@ def _read_parquet(file, columns: Sequence[str], first: int):
 
     table = pyarrow.parquet.ParquetFile(file)
     names = table.schema_arrow.names
-    chosen = [name for name in names if name in columns]
-    if not chosen:
-        yield 0, dict.fromkeys(names)
+    chosen = [name for name in names if name in columns] or names
     start = 0
     for group in range(table.num_row_groups):
         end = start + table.metadata.row_group(group).num_rows
@@ -286,12 +281,8 @@ def _read_parquet(file, columns: Sequence[str], first: int):
 
 def _suffix(path: str | Path) -> str:
     """Return the last suffix of a file name that is no compression, in lower case."""
-    path = Path(path)
-    return Path(path.stem if is_compressed(path) else path.name).suffix.lower()
-
-
-def is_compressed(path: Path) -> bool:
-    return path.suffix.lower() in COMPRESSED
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    return next((suffix for suffix in reversed(suffixes) if suffix not in COMPRESSED), "")
 
 
 @contextmanager

@@ -324,8 +324,6 @@ def from_hugging_face(source: str, name: str) -> HuggingFaceTokenizer:
     """
     import transformers  # its import is not one of the errors of a model
 
-    from text_data import hub
-
     description = f"hf:{_short_name(name)}"
     remedy = "pass a folder with tokenizer.json, or the name of a model on the hub and connect to"
     with refusing(f"tokenizer hf:{name} cannot be loaded", f"{remedy} the network"):
@@ -336,7 +334,6 @@ def from_hugging_face(source: str, name: str) -> HuggingFaceTokenizer:
         elif path.is_file():
             loaded = transformers.PreTrainedTokenizerFast(tokenizer_file=source)
         else:
-            hub.configure()
             # Some of Mistral's files split text wrongly; transformers
             # finds and repairs them.
             loaded = load(source, trust_remote_code=False, fix_mistral_regex=True)
