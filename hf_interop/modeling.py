@@ -19,7 +19,7 @@ import dataclasses
 import hashlib
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -38,9 +38,6 @@ from model import GPT, GPTConfig
 # Arguments of from_pretrained that say where the files are.
 LOCATION = ("cache_dir", "force_download", "local_files_only", "proxies", "revision")
 LOCATION += ("subfolder", "token")
-
-# Arguments of `generate` that each call of the model gets.
-PASSED_ON = ("logits_to_keep", "output_hidden_states", "output_attentions")
 
 # NumPy before 2.4 warns if denormals are rounded at the first call.
 np.finfo(np.float32)
@@ -184,9 +181,7 @@ class PosencPreTrained(PreTrainedModel):
         output_hidden_states: add the inputs of all blocks and the
         result, each (B, T, C). Raises ValueError for other inputs.
         """
-        if output_attentions or (
-            output_attentions is None and self.config.output_attentions
-        ):
+        if output_attentions or self.config.output_attentions:
             raise ValueError(
                 "output_attentions is not supported, because fused attention keeps no weights: "
                 "leave it out"
@@ -195,8 +190,8 @@ class PosencPreTrained(PreTrainedModel):
             raise ValueError("pass either input_ids or inputs_embeds")
         x = input_ids if inputs_embeds is None else inputs_embeds
         assert x is not None
-        padded = attention_mask if is_padded(attention_mask) else None
-        if past_key_values is None and use_cache and padded is None:
+        mask = attention_mask if is_padded(attention_mask) else None
+        if past_key_values is None and use_cache and mask is None:
             past_key_values = DynamicCache(config=self.config)
         cache = None
         if past_key_values is not None:
@@ -204,47 +199,44 @@ class PosencPreTrained(PreTrainedModel):
         if x.size(1) == 0:  # empty texts: their mean over tokens is 0
             empty = x if input_ids is None else self.model.wte(x.long())
             return BaseModelOutputWithPast(at_least_float32(empty), past_key_values)
-        if (
-            attention_mask is not None
-            and cache is None
-            and attention_mask.shape != x.shape[:2]
-        ):
+        if mask is not None and (cache or mask.shape != x.shape[:2]):
             raise ValueError(
-                f"attention_mask has the shape {tuple(attention_mask.shape)} for texts of "
-                f"{tuple(x.shape[:2])}: pass whole texts and their mask"
+                "a padded batch cannot use a cache: pass whole texts and their mask, and no "
+                "past_key_values"
             )
-        if cache and padded is not None:
-            raise ValueError("a padded batch cannot use a cache: leave out past_key_values")
-        check_positions(position_ids, padded, cache.length if cache else 0, x)
+        check_positions(position_ids, mask, cache.length if cache else 0, x)
         lengths = original_index = None
-        if padded is not None:
-            x, original_index = pad_right(x, padded)
+        if mask is not None:
+            x, original_index = pad_right(x, mask)
             # No token of a decoder attends to padding on the right.
-            lengths = None if self.model.config.causal else padded.long().sum(1)
+            lengths = None if self.model.config.causal else mask.long().sum(1)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
-        needs_grad = torch.is_grad_enabled() and cache is None
-        states: list[Tensor] = []
-
-        def record(_, arguments):
-            states.append(arguments[0])
-
-        with (
-            self.autocast(x.device),
-            torch.set_grad_enabled(needs_grad),
-            ExitStack() as hooks,
-        ):
-            for block in self.model.h if output_hidden_states else ():
-                hooks.callback(block.register_forward_pre_hook(record).remove)
-            states.append(self.model.hidden(x, cache, lengths))
+        states = self.states(
+            x, cache, lengths, self.model.h if output_hidden_states else ()
+        )
         if original_index is not None:
             states = [take(state, original_index) for state in states]
-        states = [at_least_float32(state) for state in states]
         return BaseModelOutputWithPast(
             last_hidden_state=states[-1],
             past_key_values=past_key_values,
             hidden_states=tuple(states) if output_hidden_states else None,
         )
+
+    def states(self, x: Tensor, cache, lengths: Tensor | None, blocks) -> list[Tensor]:
+        """Return the inputs of blocks and the last norm's output, (B, T, C) float32."""
+        states: list[Tensor] = []
+        for_gradients = torch.is_grad_enabled() and cache is None
+        with (
+            self.autocast(x.device),
+            torch.set_grad_enabled(for_gradients),
+            ExitStack() as hooks,
+        ):
+            for block in blocks:
+                hook = block.register_forward_pre_hook(lambda _, x: states.append(x[0]))
+                hooks.callback(hook.remove)
+            states.append(self.model.hidden(x, cache, lengths))
+        return [at_least_float32(state) for state in states]
 
 
 class PosencModel(PosencPreTrained):
@@ -310,19 +302,21 @@ class PosencForCausalLM(PosencWithLogits, GenerationMixin):
         past_key_values=None,
         attention_mask=None,
         inputs_embeds=None,
-        is_first_iteration: bool = False,
         **kwargs,
     ):
         """Return the inputs of `forward`; a padded batch is read from the start."""
-        inputs = {name: kwargs[name] for name in PASSED_ON if name in kwargs}
-        key, x = "input_ids", input_ids
-        if inputs_embeds is not None and is_first_iteration:
-            key, x = "inputs_embeds", inputs_embeds
-        if past_key_values is None or is_padded(attention_mask):
-            return inputs | {key: x, "attention_mask": attention_mask, "use_cache": False}
-        if next_sequence_length is not None:
-            x = x[:, x.size(1) - next_sequence_length :]
-        return inputs | {key: x, "past_key_values": past_key_values, "use_cache": True}
+        if is_padded(attention_mask):
+            next_sequence_length = past_key_values = None
+            kwargs["use_cache"] = False
+        parent: Any = super()
+        return parent.prepare_inputs_for_generation(
+            input_ids,
+            next_sequence_length,
+            past_key_values,
+            attention_mask,
+            inputs_embeds,  # transformers looks for this argument
+            **kwargs,
+        )
 
 
 def check_weights(name_or_path: str | Path, arguments: dict) -> None:
@@ -386,20 +380,20 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def check_positions(
-    position_ids: Tensor | None, padded: Tensor | None, start: int, x: Tensor
+    position_ids: Tensor | None, mask: Tensor | None, start: int, x: Tensor
 ) -> None:
     """Raise ValueError if position_ids (B, T) are not those of the model.
 
-    padded: attention mask with padding, whose positions do not count.
+    mask: attention mask with padding, whose positions do not count.
     start: number of cached tokens.
     """
     if position_ids is None:
         return
-    mask = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
-    if padded is not None:
-        mask = padded.long()
-    is_row = position_ids.shape in (mask.shape, (1, mask.size(1)), (mask.size(1),))
-    if not is_row or ((position_ids - start - mask.cumsum(1) + 1) * mask).any():
+    if mask is None:
+        mask = torch.ones(x.shape[:2], device=x.device)
+    expected = mask.long().cumsum(1) - 1 + start
+    is_row = position_ids.size(-1) == x.size(1)
+    if not is_row or ((position_ids - expected) * mask).any():
         raise ValueError(
             "position_ids other than 0, 1, 2, … are not supported: leave them out"
         )
@@ -425,65 +419,44 @@ class CacheAdapter(Cache):
                 f"this {type(cache).__name__} is not supported: use a DynamicCache without sliding "
                 "window and offloading"
             )
-        heads = model.config.n_head
-        self.layers = [LayerCacheAdapter(cache, n, heads) for n in range(len(self.layers))]
+        count = len(self.layers)
+        self.layers = [LayerCacheAdapter(cache, n, count) for n in range(count)]
 
 
 class LayerCacheAdapter(LayerCache):
     """One layer of a transformers cache as a kv_cache.LayerCache.
 
-    Features are additional columns of the keys, so that what
-    transformers does to a cache (beam search, cropping) applies to
-    them, too. A key that heads share has the columns of all of them.
+    Each key feature is a further layer of the cache, after those of the
+    model, so that what transformers does to a cache (beam search,
+    cropping) applies to it, too.
     """
 
-    def __init__(self, cache, layer: int, heads: int):
+    def __init__(self, cache, layer: int, count: int):
+        """Layer number `layer` of `count`."""
         super().__init__(capacity=None, window=None)
         self.cache = cache
         self.layer = layer
-        self.heads = heads
+        self.count = count
         self.length = cache.get_seq_length(layer)
 
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
-        result = super().extend(k, v, *k_features)
-        # For `last`: heads, and numbers per token; 0: no fourth
-        # dimension.
-        shapes = [(x.size(1), x.size(3) if x.dim() == 4 else 0) for x in k_features]
-        self.cache.layers[self.layer].feature_shapes = shapes
+        last_layer = self.layer + len(k_features) * self.count
+        while len(self.cache.layers) <= last_layer:
+            self.cache.layers.append(DynamicLayer())
+        first, *layers = self.cache.layers[self.layer :: self.count]
+        result = list(first.update(k, v))
+        for x, layer in zip(k_features, layers, strict=False):
+            layer.dim = x.dim()
+            columns = x if x.dim() == 4 else x[..., None]
+            columns = columns.expand(k.size(0), -1, -1, -1)
+            stored, _ = layer.update(columns, columns[..., :0])
+            result.append(stored if x.dim() == 4 else stored[..., 0])
         return result
-
-    def store(self, new: list[Tensor]) -> list[Tensor]:
-        k, v, *features = new
-        columns = k[..., :0]
-        if features:
-            shape = k.size(0), self.heads, -1, -1
-            by_head = torch.cat([x.expand(shape) for x in features], -1)  # (B, H, T, W)
-            # (B, G, T, H / G, W)
-            by_key = by_head.unflatten(1, (k.size(1), -1)).transpose(2, 3)
-            columns = by_key.flatten(3)
-        # Features are float32, so keys are then stored in float32.
-        keys, values = self.cache.update(torch.cat([k, columns], -1), v, self.layer)
-        keys, columns = keys.split([k.size(-1), columns.size(-1)], -1)
-        shapes = [(x.size(1), x.size(3)) for x in features]
-        return [keys.to(k.dtype), values.to(v.dtype), *self._features(columns, shapes)]
 
     def last(self) -> tuple[Tensor, ...] | None:
         """Return the latest token's features, None if there is none."""
         if not self.cache.get_seq_length(self.layer):
             return None
-        stored = self.cache.layers[self.layer]
-        latest = stored.keys[:, :, -1:]
-        shapes = [(heads, max(1, width)) for heads, width in stored.feature_shapes]
-        count = self.heads // latest.size(1) * sum(width for _, width in shapes)
-        features = self._features(latest[..., latest.size(-1) - count :], shapes)
-        pairs = zip(features, stored.feature_shapes, strict=True)
-        return tuple(x if width else x[..., 0] for x, (_, width) in pairs)
-
-    def _features(self, columns: Tensor, shapes: list[tuple[int, int]]) -> list[Tensor]:
-        """Return features (B, H|1, T, N) from columns; shapes: H|1 and N of each."""
-        if not shapes:
-            return []
-        by_key = columns.unflatten(3, (self.heads // columns.size(1), -1))
-        by_head = by_key.transpose(2, 3).flatten(1, 2)  # (B, H, T, W)
-        parts = by_head.split([width for _, width in shapes], -1)
-        return [x[:, :heads] for x, (heads, _) in zip(parts, shapes, strict=True)]
+        _, *layers = self.cache.layers[self.layer :: self.count]
+        latest = [(x.keys[:, :, -1:], x.dim) for x in layers if x.is_initialized]
+        return tuple(x if dim == 4 else x[..., 0] for x, dim in latest)

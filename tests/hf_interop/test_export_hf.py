@@ -127,7 +127,7 @@ def test_a_cache_of_bfloat16_keys_does_not_round_features():
     k, v = torch.randn(2, 1, 2, 6, 4, dtype=torch.bfloat16)
     s = -3000 - torch.rand(1, 2, 6).cumsum(-1)
     for part in (slice(5), slice(5, 6)):
-        adapter = modeling.LayerCacheAdapter(cache, layer=0, heads=2)
+        adapter = modeling.LayerCacheAdapter(cache, layer=0, count=2)
         stored = adapter.extend(k[:, :, part], v[:, :, part], s[..., part])
         assert torch.equal(adapter.last()[0], s[..., part][..., -1:])
     for actual, expected in zip(stored, (k, v, s), strict=True):
