@@ -94,8 +94,6 @@ class BiasesConfig:
     """text to plot, best a few dozen tokens"""
     tokens: int | None = cli.limited(None, 2)
     """use the first TOKENS tokens of the validation split in place of --text"""
-    data: str | None = None
-    """folder of shards for --tokens; null: the training data of the run"""
     layer: int = -1
     """layer, from 0; negative numbers count from the last"""
     mean: bool = False
@@ -128,7 +126,7 @@ def plot_biases(config: BiasesConfig) -> Callable:
         raise InputError("expected one run: python plot.py biases runs/NAME")
     (run,) = config.run
     model, checkpoint = load_model(run, torch.device("cpu"), causal=None)
-    pe, layers = checkpoint["gpt"]["pe"], len(model.h)
+    network, settings, layers = checkpoint["gpt"], checkpoint["config"], len(model.h)
     if not -layers <= config.layer < layers:
         what = f"--layer {config.layer}: the model has {layers} layers"
         use = f"use 0 to {layers - 1}, or negative numbers from the last"
@@ -136,26 +134,24 @@ def plot_biases(config: BiasesConfig) -> Callable:
     tokenizer = run_tokenizer(run, checkpoint)
     tokens = tokenizer.encode(config.text)
     if config.tokens is not None:
-        shards = shards_for_run(run, checkpoint, config.data)
+        shards = shards_for_run(run, checkpoint, None)
         tokens = shards.tokens[0][: config.tokens].tolist()
     if len(tokens) < 2:
         raise InputError("the text has fewer than two tokens: pass a longer --text")
     if model.max_context and len(tokens) > model.max_context:
-        what = f"the text has {len(tokens)} tokens, but {pe} supports at most"
+        what = f"the text has {len(tokens)} tokens, but {network['pe']} supports at most"
         raise InputError(f"{what} {model.max_context}: pass a shorter text")
     matrices, decay, content = layer_matrices(model, torch.tensor([tokens]), config)
     labels = None
     if len(tokens) <= MAX_LABELED_TOKENS:
         texts = map(tokenizer.decode, ([token] for token in tokens))
         labels = [text.replace("\n", "⏎").replace(" ", "␣")[:9] for text in texts]
-    settings = checkpoint["config"]
-    network = {"settings": settings, "size": checkpoint["gpt"]["size"]}
-    name = name_model(network | {"parameters": model.parameter_count()})
+    about = {"settings": settings, "size": network["size"]}
+    name = name_model(about | {"parameters": model.parameter_count()})
     data = Path(settings["data"] or "unknown data").name  # None: imported weights
-    seed = "" if settings["seed"] is None else f", seed {settings['seed']}"
     title = (
-        f"{content}\n{name}, {pe}, layer {config.layer % layers} of 0–{layers - 1}, trained on "
-        f"{data} at {checkpoint['gpt']['block_size']:,} tokens{seed}"
+        f"{content}\n{name}, {network['pe']}, layer {config.layer % layers} of 0–{layers - 1}, "
+        f"trained on {data} at {network['block_size']:,} tokens, seed {settings['seed']}"
     )
     return lambda file: draw_heads(file, matrices, decay, labels, title)
 
@@ -203,31 +199,27 @@ def draw_heads(file, matrices, decay, labels: list[str] | None, title: str):
         grid = figure.subplots(
             rows * parts, columns, squeeze=False, height_ratios=ratios * rows
         )
-        for unused in grid[-parts:, 1 + (heads - 1) % columns :].flat:
+        # (heads, parts), with axes that no head needs
+        grid = grid.reshape(rows, parts, columns).swapaxes(1, 2).reshape(-1, parts)
+        for unused in grid[heads:].flat:
             unused.remove()
-        tops, bottoms = grid[::parts].flat[:heads], grid[parts - 1 :: parts].flat[:heads]
-        titles = [f"head {head}" if heads > 1 else "" for head in range(heads)]
-        draw_matrices(figure, tops, matrices, titles)
-        for head, (top, bottom) in enumerate(zip(tops, bottoms, strict=True)):
+        grid = grid[:heads]
+        titles = [f"head {n}" for n in range(heads)] if heads > 1 else [""]
+        draw_matrices(figure, grid[:, 0], matrices, titles)
+        for head, (top, *_, bottom) in enumerate(grid[:, [0, -1]]):
             top.tick_params(labelbottom=top is bottom)
             top.locator_params(integer=True)
             if decay is not None:
                 bottom.bar(range(T), decay[head], width=1, color=figures.BARS)
                 bottom.set(xlim=(-0.5, T - 0.5), ylim=(0, 1.05 * max(1e-6, decay.max())))
-                bottom.set_ylabel(
-                    "" if head % columns else "decay at the token", fontsize=8
-                )
                 bottom.spines[["top", "right"]].set_visible(False)
                 bottom.tick_params(length=0, pad=1, labelsize=8)
             if labels:
-                # parse_math: a token "$$" is not a formula.
-                font = {
-                    "fontsize": min(8, 180 / T),
-                    "family": "monospace",
-                    "parse_math": False,
-                }
+                font = {"fontsize": min(8, 180 / T), "family": "monospace"}
                 bottom.set_xticks(range(T), labels, rotation=90, **font)
                 top.set_yticks(range(T), labels, **font)
+        if decay is not None:
+            grid[0, 1].set_ylabel("decay at the token", fontsize=8)
     return figure
 
 
@@ -337,7 +329,9 @@ def draw_distances(file, rows: dict[str, np.ndarray], lines: list[figures.Line])
         matrices = [np.where(distances < 0, np.nan, bias[distances]) for bias in biases]
         titles = [pe.replace(":", ":\n") for pe in rows]
         draw_matrices(upper, all_axes, np.stack(matrices), titles, extent=(0, n, n, 0))
-        figures.draw_panel(lower.subplots(), lines, "distance (tokens)", "bias", False)
+        style_of = figures.styles(line.label for line in lines)
+        labels = "distance (tokens)", "bias"
+        figures.draw_panel(lower.subplots(), lines, style_of, *labels, False)
 
 
 @dataclass

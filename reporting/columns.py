@@ -99,14 +99,15 @@ class Column:
         values = self.values(length)
         return statistics.mean(values) if values else None
 
-    def error(self, length: int) -> float | None:
-        """Return the deviation over seeds; of one seed: the recorded error."""
-        if len(self.records) > 1:
-            return standard_deviation(self.values(length))
-        entry = self.records[0]["lengths"][str(length)]
-        if "loss_se" in entry:
-            return entry["loss_se"] and entry["loss_se"] * entry[self.key]
-        return entry.get(f"{self.key}_se")
+    def error(self, length: int) -> float:
+        """Return the deviation over seeds; of one seed: the recorded error; NaN: unknown."""
+        error = standard_deviation(self.values(length))
+        if len(self.records) == 1:
+            entry = self.records[0]["lengths"][str(length)]
+            error = entry.get(f"{self.key}_se")
+            if loss_error := entry.get("loss_se"):
+                error = loss_error * entry[self.key]
+        return math.nan if error is None else error
 
 
 def compare(

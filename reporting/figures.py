@@ -36,31 +36,26 @@ NAMED = {
     "cable-nw": "#2ec4b6",
     "rope+fox": "#4a148c",
     "kerple-power": "#f4877d",
+    "sandwich-smoothed": "#1b5e20",
 }
-COLORS = (*NAMED.values(), "#1b5e20", "#98004f")
+COLORS = (*NAMED.values(), "#98004f")
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "osD^vPX*"
-RESERVED = (
-    3  # first colors, which labels without a color of their own do not get by their hash
-)
-SALT = 141029  # of the hashes: no two labels of a committed figure have the same one
 DOTTED = {"color": "0.6", "linestyle": ":", "linewidth": 1.2}
 BARS = "#8c8c8c"  # of a bar chart
 WIDTH = 8  # inches
 DPI = 120
 LABEL_HEIGHT = 0.19  # inches per line of a legend
-MANY_POINTS = 500  # a line of more is solid
-# Lines below this multiple of the lowest value at every length get a
-# close-up.
+# Lines below this multiple of the lowest value at every length get a close-up.
 CLOSE = 1.15
 MIN_CLOSE_LINES = 3
 MIN_FRACTION = 0.001  # of a gradient that is drawn
-MAX_DRAWN = 1e12  # larger perplexities are only in the table
-BANDS = "bands: ± standard deviation over seeds, or standard error of one seed"
+MAX_DRAWN = 1e6  # larger perplexities are only in the table
+BANDS = "\nbands: ± standard deviation over seeds, or standard error of one seed"
 
 
 class Line(NamedTuple):
-    """A labeled line of a plot. A line without points is not drawn."""
+    """A labeled line of a plot."""
 
     label: str
     points: list[tuple[float, ...]]
@@ -76,11 +71,9 @@ def styles(labels: Iterable[str]) -> dict[str, dict[str, str]]:
     names, total = [*NAMED], len(COLORS)
     used, found = Counter(), {}
     for label in sorted({*labels}, key=lambda label: (label not in NAMED, label)):
-        if label in NAMED:
-            first = names.index(label)
-        else:
-            first = RESERVED + zlib.crc32(f"{SALT} {label}".encode()) % (total - RESERVED)
-        number = min([*range(first, total), *range(first)], key=lambda each: used[each])
+        is_named = label in NAMED
+        first = names.index(label) if is_named else zlib.crc32(label.encode())
+        number = min(range(total), key=lambda n: (used[n], (n - first) % total))
         turn = used[number]  # colors are used again, with other dashes and markers
         used[number] += 1
         dashes = DASHES[(number // len(MARKERS) + turn) % len(DASHES)]
@@ -103,35 +96,27 @@ def by_length(
     close_up: add a panel of the lines close to the lowest. options: of
     draw_lines.
     """
-    lines = []
+    lines, lowest, bands = [], {}, ""
     for column in columns:
         lines.append(line := Line(column.label, []))
         for length in column.lengths():
             mean = column.mean(length)
             if mean is not None and mean <= MAX_DRAWN:
                 error = column.error(length)
-                error = math.nan if error is None else error
                 line.points.append((length, mean, mean - error, mean + error))
+                lowest[length] = min(mean, lowest.get(length, mean))
+                bands = bands if math.isnan(error) else BANDS
     panels = [(y_label, lines)]
-    close = _close_to_lowest(lines)
-    number = sum(bool(line.points) for line in close)
-    if close_up and MIN_CLOSE_LINES <= number < len(lines):
+    close = [
+        line
+        for line in lines
+        if {x for x, y, *_ in line.points if y < CLOSE * lowest[x]} == lowest.keys()
+    ]
+    if close_up and MIN_CLOSE_LINES <= len(close) < len(lines):
         panels.append((f"{y_label}, close-up", close))
-    has_bands = any(math.isfinite(end) for line in lines for *_, end in line.points)
-    title = describe_models(columns) + (f"\n{BANDS}" if has_bands else "")
+    title = describe_models(columns) + bands
     trained_at = {column.trained_at for column in columns}
     draw_lines(file, title, panels, x_label, y_scale, trained_at=trained_at, **options)
-
-
-def _close_to_lowest(lines: list[Line]) -> list[Line]:
-    """Return lines; any not close to the lowest everywhere has no points."""
-    lowest, close = {}, []
-    for x, y, *_ in (point for line in lines for point in line.points):
-        lowest[x] = min(y, lowest.get(x, y))
-    for line in lines:
-        places = {x for x, y, *_ in line.points if y < CLOSE * lowest[x]}
-        close.append(line if places == lowest.keys() else Line(line.label, []))
-    return close
 
 
 def cumulative_gradient(columns: list[Column], file) -> None:
@@ -196,6 +181,7 @@ def draw_lines(
     level, trained_at: dotted lines at this height and at these lengths.
     """
     heights = [max(3.6, 1 + LABEL_HEIGHT * len(lines)) for _, lines in panels]
+    style_of = styles(line.label for _, lines in panels for line in lines)
     with new_figure(file, sum(heights) + 0.5, title) as figure:
         all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
         for axes, (y_label, lines) in zip(all_axes, panels, strict=True):
@@ -210,35 +196,26 @@ def draw_lines(
                 font = {"ha": "center", "va": "bottom", "fontsize": 8, "color": "0.4"}
                 place = axes.get_xaxis_transform()
                 axes.text(length, 1, "training length", font, transform=place)
-            draw_panel(axes, lines, x_label, y_label, has_markers)
+            draw_panel(axes, lines, style_of, x_label, y_label, has_markers)
 
 
 def draw_panel(
-    axes, lines: list[Line], x_label: str, y_label: str, has_markers: bool
+    axes, lines: list[Line], style_of: dict, x_label: str, y_label: str, has_markers: bool
 ) -> None:
-    """Draw lines with their errors as bands, or as bars of single points."""
-    style_of, handles = styles(line.label for line in lines), []
-    for line in lines:
-        if not line.points:
-            continue
-        x, y, *ends = np.transpose(line.points)
-        style = {"label": line.label, "markersize": 4} | style_of[line.label]
-        style |= {} if has_markers else {"marker": ""}
-        style |= {"linestyle": "-", "linewidth": 0.8} if len(x) > MANY_POINTS else {}
-        handles += axes.plot(x, y, **style)
-        if ends:
-            low, high = ends
-            if axes.get_yscale() == "log":
-                low = np.maximum(low, y / 10)
-            if len(x) > 1:
-                axes.fill_between(x, low, high, color=style["color"], alpha=0.12, lw=0)
-            else:
-                axes.vlines(x, low, high, color=style["color"], linewidth=1)
+    """Draw lines, with their errors as bands; without markers all are solid."""
+    handles = []
+    for label, points in lines:
+        if points:
+            x, y, *ends = np.transpose(points)
+            style = style_of[label] | (
+                {} if has_markers else {"marker": "", "linestyle": "-"}
+            )
+            handles += axes.plot(x, y, label=label, markersize=4, **style)
+            if ends:
+                axes.fill_between(x, *ends, color=style["color"], alpha=0.12, lw=0)
     handles.sort(key=lambda handle: -handle.get_ydata()[-1])
     outside = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}
-    legend = axes.legend(handles=handles, fontsize=9, handlelength=3, **outside)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    axes.legend(handles=handles, fontsize=9, handlelength=3, **outside)
     finish(axes, x_label, y_label)
 
 
@@ -255,8 +232,9 @@ def new_figure(file, height: float, title: str) -> Iterator:
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
+        matplotlib.rcParams["text.parse_math"] = False  # a name like "$$" is not a formula
         figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
-        figure.suptitle(title, x=0.01, ha="left", parse_math=False, wrap=True, fontsize=10)
+        figure.suptitle(title, x=0.01, ha="left", wrap=True, fontsize=10)
         yield figure
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
@@ -276,14 +254,13 @@ def finish(axes, x_label: str, y_label: str) -> None:
         axis.set_major_formatter("{x:,.10g}")
         if axis.get_scale() == "log":
             label = f"{label}, log scale"
-            subs = (1, 2, 5) if base == 10 and high < 1000 * low else (1,)
-            locator = ticker.LogLocator(base, subs, numticks=10)
+            locator = ticker.LogLocator(
+                base, (1, 2, 5) if base == 10 else (1,), numticks=10
+            )
             if base == 10 and high < 20 * low:  # also between powers
                 locator = ticker.MaxNLocator(8)
             axis.set_major_locator(locator)
             axis.set_minor_locator(ticker.NullLocator())
-            if high >= 1e6:
-                axis.set_major_formatter(ticker.EngFormatter(sep=""))
         axis.set_label_text(label)
     axes.grid(axis="y", color="0.92")
     axes.spines[["top", "right"]].set_visible(False)
