@@ -237,13 +237,10 @@ def biased_attention(
     texts without padding, else from `select_path`. mask_spec: None: the encoding's. The
     arithmetic has the dtype of k and v (KV cache on a CPU).
     """
-    if k.dtype != q.dtype:
-        with torch.autocast(q.device.type, enabled=False):  # it would cast all of k and v
-            q_wide = q.to(k.dtype)
-            y = biased_attention(q_wide, k, v, bias_inputs, scale, path, mask_spec)
-        return y.to(q.dtype)
     mask_spec = mask_spec or make_mask_spec(bias_inputs.encoding)
-    return path.compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv)
+    with torch.autocast(q.device.type, enabled=False):  # biases and softmax need float32
+        y = path.compute(q.to(k.dtype), k, v, bias_inputs, scale, mask_spec, packed_qkv)
+    return y.to(q.dtype)
 
 
 def select_path(
@@ -356,17 +353,16 @@ def _chunks(q, k, v, bias_inputs, mask_spec):
 
 def _dense_rows(q, k, v, bias_inputs, scale, mask_spec):
     """Compute attention for all of q at once, in float32 or float64."""
-    with torch.autocast(q.device.type, enabled=False):
-        mask = attention_mask(q, k, mask_spec)
-        all_logits = logits(q, k, bias_inputs, scale, mask_spec)
-        all_logits = all_logits.masked_fill(~mask, -torch.inf)
-        if not bias_inputs.encoding.has("sink"):
-            weights = all_logits.softmax(-1)  # (B, H, T, S)
-        else:
-            sink = bias_inputs.encoding.sink().to(all_logits.dtype)[:, None, None]
-            columns = all_logits, sink.expand(*all_logits.shape[:3], 1)
-            weights = torch.cat(columns, -1).softmax(-1)[..., :-1]
-        return (weights @ v.to(weights.dtype)).to(q.dtype)
+    mask = attention_mask(q, k, mask_spec)
+    all_logits = logits(q, k, bias_inputs, scale, mask_spec)
+    all_logits = all_logits.masked_fill(~mask, -torch.inf)
+    if not bias_inputs.encoding.has("sink"):
+        weights = all_logits.softmax(-1)  # (B, H, T, S)
+    else:
+        sink = bias_inputs.encoding.sink().to(all_logits.dtype)[:, None, None]
+        columns = all_logits, sink.expand(*all_logits.shape[:3], 1)
+        weights = torch.cat(columns, -1).softmax(-1)[..., :-1]
+    return (weights @ v.to(weights.dtype)).to(q.dtype)
 
 
 def logits(
@@ -382,22 +378,21 @@ def logits(
     """
     encoding = bias_inputs.encoding
     mask_spec = mask_spec or make_mask_spec(encoding)
-    with torch.autocast(q.device.type, enabled=False):
-        q = at_least_float32(q)
-        scaled = q @ k.to(q.dtype).mT * scale  # (B, H, T, S)
-        if not encoding.has("bias") and not encoding.has("logits_transform"):
-            return scaled
-        bias = scaled.new_zeros(1, 1, 1, 1)
-        if encoding.has("bias"):
-            query_offset = mask_spec.offset(q.size(2), k.size(2))
-            bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset)
-        if encoding.has("logits_transform"):
-            i, j = _token_indices(q, k, mask_spec)
-            mask = attention_mask(q, k, mask_spec)
-            pairs = q, k.to(q.dtype), scale, i - j, mask
-            features = bias_inputs.q_features, bias_inputs.k_features
-            bias = bias + encoding.logits_transform(scaled, bias, *pairs, *features)
-        return scaled + bias
+    q = at_least_float32(q)
+    scaled = q @ k.to(q.dtype).mT * scale  # (B, H, T, S)
+    if not encoding.has("bias") and not encoding.has("logits_transform"):
+        return scaled
+    bias = scaled.new_zeros(1, 1, 1, 1)
+    if encoding.has("bias"):
+        query_offset = mask_spec.offset(q.size(2), k.size(2))
+        bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset)
+    if encoding.has("logits_transform"):
+        i, j = _token_indices(q, k, mask_spec)
+        mask = attention_mask(q, k, mask_spec)
+        pairs = q, k.to(q.dtype), scale, i - j, mask
+        features = bias_inputs.q_features, bias_inputs.k_features
+        bias = bias + encoding.logits_transform(scaled, bias, *pairs, *features)
+    return scaled + bias
 
 
 def bias_matrix(
@@ -430,18 +425,17 @@ def bias_matrix(
 
 def _masked_rows(q, k, v, bias_inputs, scale, mask_spec):
     """Compute attention for all of q with a mask; without gradients."""
-    with torch.autocast(q.device.type, enabled=False):
-        mask = None if _masks_nothing(q, mask_spec) else attention_mask(q, k, mask_spec)
-        if not bias_inputs.encoding.has("bias"):
-            return _scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-        query_offset = mask_spec.offset(q.size(2), k.size(2))
-        bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset)
-        if mask is not None:
-            bias = bias.masked_fill(~mask, -torch.inf)
-        if q.device.type != "cpu" or q.dtype == torch.float64:
-            # GPU kernels need one dtype; the CPU kernel accepts float32
-            bias = bias.to(q.dtype)
-        return _scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    mask = None if _masks_nothing(q, mask_spec) else attention_mask(q, k, mask_spec)
+    if not bias_inputs.encoding.has("bias"):
+        return _scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    query_offset = mask_spec.offset(q.size(2), k.size(2))
+    bias = bias_matrix(bias_inputs, q.size(1), q.size(2), query_offset)
+    if mask is not None:
+        bias = bias.masked_fill(~mask, -torch.inf)
+    if q.device.type != "cpu" or q.dtype == torch.float64:
+        # GPU kernels need one dtype; the CPU kernel accepts float32
+        bias = bias.to(q.dtype)
+    return _scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
 
 
 def _scaled_dot_product_attention(q, k, v, **options):
@@ -518,22 +512,21 @@ def sdpa_with_bias(
     B, H, T, D = q.shape
     S, E = v.shape[2:]
     k, v = repeat_heads(k, H), repeat_heads(v, H)
-    with torch.autocast(q.device.type, enabled=False):
-        gradients = torch.is_grad_enabled()
-        parts = 2 if gradients else 3
-        columns = []
-        for u, w in factors:
-            if w is not None or gradients:
-                columns += _columns(u / scale, w, q.dtype, parts)
-        q_columns = [expand_columns(u, B, H, T) for u, _ in columns]
-        k_columns = [expand_columns(w, B, H, S) for _, w in columns]
-        width = D + sum(x.size(-1) for x in q_columns)
-        width += -width % 8  # fused kernels need head dimensions that are multiples of 8
-        q, k = _append(q, q_columns, width), _append(k, k_columns, width)
-        y = sdpa(q, k, _append(v, [], width), scale, MaskSpec(causal), backend)
-        if y.is_cuda:  # so that the gradient has this order
-            return y.transpose(1, 2)[..., :E].transpose(1, 2)
-        return y[..., :E]
+    gradients = torch.is_grad_enabled()
+    parts = 2 if gradients else 3
+    columns = []
+    for u, w in factors:
+        if w is not None or gradients:
+            columns += _columns(u / scale, w, q.dtype, parts)
+    q_columns = [expand_columns(u, B, H, T) for u, _ in columns]
+    k_columns = [expand_columns(w, B, H, S) for _, w in columns]
+    width = D + sum(x.size(-1) for x in q_columns)
+    width += -width % 8  # fused kernels need head dimensions that are multiples of 8
+    q, k = _append(q, q_columns, width), _append(k, k_columns, width)
+    y = sdpa(q, k, _append(v, [], width), scale, MaskSpec(causal), backend)
+    if y.is_cuda:  # so that the gradient has this order
+        return y.transpose(1, 2)[..., :E].transpose(1, 2)
+    return y[..., :E]
 
 
 def _append(x: Tensor, columns: list[Tensor], width: int) -> Tensor:

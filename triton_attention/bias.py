@@ -44,9 +44,7 @@ def bias_from_encoding(
         return "none", {}
     assert encoding.has("triton_bias"), "the kernels do not support the encoding"
     device = k_features[0].device
-    # FIRE's pieces are products of weights, which autocast would round.
-    with torch.autocast(device.type, enabled=False):
-        h = torch.arange(heads, device=device)
-        kind, numbers = encoding.triton_bias(q_features, k_features, h)
+    h = torch.arange(heads, device=device)
+    kind, numbers = encoding.triton_bias(q_features, k_features, h)
     assert all(name in NAMES for name in numbers), f"use numbers named {', '.join(NAMES)}"
     return kind, numbers
