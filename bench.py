@@ -39,6 +39,7 @@ from benchmarking.setting import BASELINES, BenchmarkCase, Setting, interleave, 
 from errors import InputError
 from model import GPTConfig
 from reporting.tables import comparison_table, speed_table, time_table
+from setting import setting
 
 # Cases that are measured together with every other encoding.
 COMPANIONS = (*BASELINES, "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn")
@@ -58,18 +59,18 @@ class Config:
     """context lengths in tokens, separated by commas; compare: one"""
     model: str = "tiny"
     """size of the model: quickstart, tiny, small, medium, large or xl"""
-    micro_batch: int = cli.limited(4, 1, 10**9)
+    micro_batch: int = setting(4, 1, 10**9)
     """train, attention, eval, compare (training): sequences per pass"""
-    steps: int = cli.limited(1, 1, 10**6)
+    steps: int = setting(1, 1, 10**6)
     """train: optimizer steps of a round"""
-    micro_batches: int = cli.limited(1, 1, 10**6)
+    micro_batches: int = setting(1, 1, 10**6)
     """train: passes of an optimizer step, as many as the recipe's tokens_per_step has"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """dtype of matrix products; auto: bfloat16 if the hardware supports it, otherwise float16 on
     GPUs and float32 on CPUs"""
-    repeats: int = cli.limited(5, 1, 10**6)
+    repeats: int = setting(5, 1, 10**6)
     """counted rounds"""
     out: str | None = None
     """JSON file for the record, with hardware and versions"""

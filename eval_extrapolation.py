@@ -36,6 +36,7 @@ from errors import InputError
 from evaluation import runner
 from evaluation.runner import LoadedRun, Plan
 from losses import perplexity
+from setting import setting
 from text_data.tokenizer import load_tokenizer
 
 MAX_BINS = 256  # of the loss by position in the window
@@ -50,19 +51,19 @@ class Config(runner.TextEvaluationConfig):
     """context lengths in tokens, separated by commas; 1x: the training length"""
     protocol: Literal["segments", "same-targets"] = "segments"
     """which tokens are predicted from which context"""
-    stride: int | None = cli.limited(None, 1)
+    stride: int | None = setting(None, 1)
     """segments: tokens between the starts of windows; null: the context length"""
-    targets: int = cli.limited(256, 1)
+    targets: int = setting(256, 1)
     """same-targets: number of tokens predicted at the end of each window"""
-    max_tokens: int | None = cli.limited(None, 1)
+    max_tokens: int | None = setting(None, 1)
     """take the windows of the longest length that fit into this many tokens, at least one; null:
     all"""
-    windows: int | None = cli.limited(None, 1)
+    windows: int | None = setting(None, 1)
     """take this number of windows of the longest length; null: as many as fit without overlap. With
     same-targets, windows overlap if the split is too short"""
     within_documents: bool = False
     """take windows of the longest length that start and end in one document"""
-    cache_window: int | None = cli.limited(None, 1)
+    cache_window: int | None = setting(None, 1)
     """tokens that each token attends to, itself included, as with a KV cache of this size"""
 
     def __post_init__(self):

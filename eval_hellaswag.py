@@ -28,6 +28,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from errors import InputError
 from evaluation import runner
+from setting import setting
 from text_data import text_sources
 from text_data.tokenizer import run_tokenizer
 
@@ -50,7 +51,7 @@ class Config(runner.EvaluationConfig):
 
     source: str | None = None
     """.jsonl or .parquet file with the columns of Rowan/hellaswag; null: its validation split"""
-    max_examples: int | None = cli.limited(None, 1)
+    max_examples: int | None = setting(None, 1)
     """evaluate only this number of examples, the first ones; null: all"""
 
 

@@ -32,6 +32,7 @@ from data_loader import Shards, Windows, evenly_spaced
 from errors import InputError
 from evaluation import runner
 from evaluation.runner import LoadedRun, Plan
+from setting import setting
 from text_data import recall_task
 from training.metrics import is_correct
 
@@ -47,9 +48,9 @@ class Config(runner.TextEvaluationConfig):
     distances: str | None = None
     """tokens between the starts of the passage's copies, separated by commas; 1x: the training
     length; null: 64,128,...,4096, or 8,16,32,48,1x,2x,4x,8x,16x for objective recall"""
-    passage: int = cli.limited(64, 2)
+    passage: int = setting(64, 2)
     """length of the passage in tokens"""
-    trials: int = cli.limited(250, 3)
+    trials: int = setting(250, 3)
     """number of sequences; on text at most the split's windows of the longest distance"""
 
 

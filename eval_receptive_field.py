@@ -31,6 +31,7 @@ from data_loader import Shards, Windows
 from evaluation import runner
 from evaluation.runner import LoadedRun, Plan
 from model import GPT
+from setting import setting
 
 FIELD_FRACTION = 0.99  # of the gradient, within the receptive field: the paper's value
 # Points of the cumulative curve: near the prediction, and evenly
@@ -46,7 +47,7 @@ class Config(runner.TextEvaluationConfig):
     """dtype of matrix products"""
     lengths: str = "1x,2x,4x"
     """context lengths in tokens, separated by commas; 1x: the training length"""
-    windows: int = cli.limited(100, 2)
+    windows: int = setting(100, 2)
     """number of predictions, each from a window of its own; fewer if the split has fewer"""
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime import cli, plugins
-from runtime.checkpoints import load_checkpoint, load_model, training_settings
+from runtime.checkpoints import load_checkpoint, load_model
 from runtime.files import atomic_folder, check_new_folder, run_folder_of
 
 import torch
@@ -30,6 +30,7 @@ from hf_interop import exported_code, pretrained
 from hf_interop.tokenizer import build_tokenizer
 from model import GPT
 from text_data.tokenizer import run_tokenizer
+from training.settings import training_settings
 
 HERE = Path(__file__).parent
 # causal: class

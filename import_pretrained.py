@@ -25,6 +25,7 @@ import torch
 
 from errors import InputError
 from hf_interop import pretrained
+from setting import setting
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Config:
 
     model: list[str] = field(default_factory=list)
     """name on the hub, folder saved by transformers, or file of the CABLE authors"""
-    block_size: int | None = cli.limited(None, 1, 10**8)
+    block_size: int | None = setting(None, 1, 10**8)
     """CABLE checkpoint: training length in tokens (null: 1024)"""
     out_dir: str = "runs/pretrained"
     """folder of the run"""

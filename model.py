@@ -18,7 +18,7 @@ dimension, V vocabulary size.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -27,11 +27,13 @@ from torch.utils.checkpoint import checkpoint
 
 import attention
 import pe_spec
+from attention import PathName
 from errors import InputError
 from kv_cache import Cache, LayerCache
 from losses import MeanCrossEntropy, cross_entropies
 from operators.elementary import at_least_float32
 from posenc import Encoding
+from setting import setting, settings_of
 
 SIZES = {  # n_layer, n_head, n_embd
     "quickstart": (4, 4, 128),
@@ -41,21 +43,17 @@ SIZES = {  # n_layer, n_head, n_embd
     "large": (36, 20, 1280),
     "xl": (48, 25, 1600),
 }
-COUNTS = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
-COUNTS += ("n_kv_head", "head_dim", "n_inner")
 CUSTOM = "custom"  # the size of a shape that is not in SIZES
 FILLED_IN: Any = None  # default of what `size`, or `block` and the shape, determine
-BLOCKS = ("gpt2", "llama")
+BlockName = Literal["gpt2", "llama"]
 
 
 @dataclass
 class GPTConfig:
     """Shape and settings of a network.
 
-    n_layer, n_head and n_embd override `size`. attn_scale: factor of q
-    k^T; None: 1 / sqrt(D).
-
-    What the block determines, unless it is given:
+    train_gpt.py has a flag for each, except vocab_size and causal. None
+    stands for what the size or the block determines:
 
                                              gpt2     llama
     n_kv_head   G, heads of keys and values  H        H
@@ -63,29 +61,46 @@ class GPTConfig:
     n_inner     width of the MLP             4 C      8/3 C, rounded up to a multiple of 64
     qk_norm     RMSNorm of queries and keys  no       yes
     qkv_bias    of their projection          yes      no
-
-    tied: the embedding is the output layer. norm_eps: of LayerNorm or
-    RMSNorm.
     """
 
-    size: str = "small"
-    pe: str = "cable"
-    vocab_size: int = 50304
-    block_size: int = 1024
-    n_layer: int = FILLED_IN
-    n_head: int = FILLED_IN
-    n_embd: int = FILLED_IN
-    attn_scale: float | None = None
+    size: str = setting("small", record="always")
+    """shape of the network: quickstart, tiny, small, medium, large or xl; for recipes: --config"""
+    pe: str = setting("cable", record="run")
+    """positional encoding (posenc.py): cable; with options: fire:width=16; joined: rope+cable"""
+    vocab_size: int = setting(50304, 1)
+    """rows of the embedding"""
+    block_size: int = setting(1024, 1, 10**8, record="always")
+    """training sequence length in tokens"""
+    # More layers take a minute to create.
+    n_layer: int = setting(FILLED_IN, 1, 256, record="always", preset="size")
+    """number of layers; null: that of the size"""
+    n_head: int = setting(FILLED_IN, 1, 1_000, record="always", preset="size")
+    """number of attention heads; null: that of the size"""
+    n_embd: int = setting(FILLED_IN, 1, 100_000, record="always", preset="size")
+    """embedding dimension; null: that of the size"""
+    attn_scale: float | None = setting(None, record="always")
+    """factor of the logits q k^T; null: 1 / sqrt(head dimension)"""
     causal: bool = True
-    attention: str = "auto"
-    block: str = "gpt2"
-    n_kv_head: int = FILLED_IN
-    head_dim: int = FILLED_IN
-    n_inner: int = FILLED_IN
-    qk_norm: bool = FILLED_IN
-    qkv_bias: bool = FILLED_IN
+    """decoder; false: encoder"""
+    attention: PathName = setting("auto", resume="free")
+    """attention path (attention.py); auto: the fastest one, which is checked first on a GPU"""
+    block: BlockName = "gpt2"
+    """kind of layers; llama: RMSNorm, SwiGLU and QK-norm, no biases. For what follows, null is the
+    block's own value (model.GPTConfig)"""
+    n_kv_head: int = setting(FILLED_IN, 1, 1_000, preset="size")
+    """heads of keys and values; fewer than n_head: grouped-query attention"""
+    head_dim: int = setting(FILLED_IN, 1, 10_000, preset="size")
+    """columns of a head"""
+    n_inner: int = setting(FILLED_IN, 1, 1_000_000, preset="size")
+    """width of the MLP's hidden layer"""
+    qk_norm: bool = setting(FILLED_IN, preset="block")
+    """RMSNorm of queries and keys"""
+    qkv_bias: bool = setting(FILLED_IN, preset="block")
+    """biases in the projection of queries, keys and values"""
     tied: bool = True
-    norm_eps: float = 1e-5
+    """use the embedding as the output layer"""
+    norm_eps: float = setting(1e-5, 0)
+    """added to the variance in norms"""
 
     def __post_init__(self):
         """Fill in settings; InputError lists all problems."""
@@ -134,12 +149,14 @@ class GPTConfig:
 
     def _shape_problems(self) -> list[str]:
         """Return one line for each setting that is out of range."""
-        numbers = {name: getattr(self, name) for name in COUNTS}
-        wrong = {name: x for name, x in numbers.items() if x is not None and x < 1}
-        problems = [f"{name} is {x}: it must be at least 1" for name, x in wrong.items()]
+        problems = []
+        for name, field in settings_of(GPTConfig).items():
+            value, low = getattr(self, name), field.metadata.get("low")
+            if None not in (value, low) and value < low:
+                problems.append(f"{name} is {value}: it must be at least {low}")
         heads, key_heads, scale = self.n_head, self.n_kv_head, self.attn_scale
-        if self.block not in BLOCKS:
-            problems.append(f"unknown block '{self.block}': use one of {' '.join(BLOCKS)}")
+        if self.block not in (known := get_args(BlockName)):
+            problems.append(f"unknown block '{self.block}': use one of {' '.join(known)}")
         if scale is not None and scale <= 0:
             problems.append(f"attn_scale is {scale}: use a number above 0, or null")
         if self.head_dim is None and heads > 0 and self.n_embd % (2 * heads):

@@ -35,6 +35,7 @@ from evaluation.runner import shards_for_run
 from more_encodings.combinations import unwrap
 from reporting import figures
 from reporting.columns import name_model
+from setting import setting
 from text_data.tokenizer import run_tokenizer
 
 MAX_LABELED_TOKENS = 40
@@ -92,7 +93,7 @@ class BiasesConfig:
     """name and SHA-256 of the files with encodings of your own"""
     text: str = "def area(width, height):\n    return width * height\n"
     """text to plot, best a few dozen tokens"""
-    tokens: int | None = cli.limited(None, 2)
+    tokens: int | None = setting(None, 2)
     """use the first TOKENS tokens of the validation split in place of --text"""
     layer: int = -1
     """layer, from 0; negative numbers count from the last"""
@@ -250,7 +251,7 @@ class DistancesConfig:
 
     encodings: list[str] = field(default_factory=list)
     """encodings whose bias depends on the distance alone: sandwich, alibi, kerple, t5, ..."""
-    context: int = cli.limited(8192, 2, 10**8)
+    context: int = setting(8192, 2, 10**8)
     """number of tokens"""
     fit: int | None = None
     """fit a logarithm to the first encoding at this many distances; null: no fit"""

@@ -33,6 +33,7 @@ import numpy as np
 
 from data_loader import TokenFile
 from errors import InputError
+from setting import setting
 from text_data import hub, shards, text_sources, tokenization
 from text_data.tokenizer import GPT2_VOCABULARY, first_characters
 
@@ -59,7 +60,7 @@ class Config(tokenization.Settings):
     """local jsonl or parquet file, also compressed, or a folder of them, instead of the hub"""
     pretokenized: bool = False
     """download existing shards of GPT-2 tokens"""
-    shards: int | None = cli.limited(None, minimum=2)
+    shards: int | None = setting(None, low=2)
     """only the first n shards, including `val`; default: all"""
     out_dir: str = "data/fineweb-edu"
     """folder of the shards"""

@@ -24,6 +24,7 @@ from pathlib import Path
 from runtime import cli
 
 from errors import InputError
+from setting import setting
 from text_data import hub, shards, text_sources, tokenization
 
 # Files that are skipped in folders whatever their content.
@@ -46,7 +47,7 @@ class Config(tokenization.Settings):
     text_column: str = "text"
     """column of jsonl and parquet files that holds the text; of several, as in text,body, the
     first that a row has"""
-    val_every: int = cli.limited(20, minimum=2)
+    val_every: int = setting(20, low=2)
     """hold out every n-th document for validation"""
 
 

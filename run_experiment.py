@@ -31,6 +31,7 @@ from runtime.scheduler import Job, Scheduler
 
 from errors import InputError
 from reporting import paper
+from setting import setting
 from text_data.named_data import prepare_command
 from training import settings
 
@@ -100,7 +101,7 @@ class Config:
     """words of import_pretrained.py, for a model that is not trained"""
     perplexity: str | None = None
     """context lengths of eval_extrapolation.py"""
-    cache_window: int | None = cli.limited(None, 1)
+    cache_window: int | None = setting(None, 1)
     """tokens of a KV cache in these evaluations; null: all"""
     same_targets: str | None = None
     """context lengths of eval_extrapolation.py --protocol same-targets"""
@@ -112,7 +113,7 @@ class Config:
     """hub, or a local file of HellaSwag"""
     evaluate_on: list[str] = field(default_factory=list)
     """data sets of the evaluations, if they are not the training's"""
-    eval_tokens: int | None = cli.limited(None, 1)
+    eval_tokens: int | None = setting(None, 1)
     """most tokens of perplexity at each length, but one window; null: those of
     the scale"""
     commands: list[str] = field(default_factory=list)
@@ -125,7 +126,7 @@ class Config:
     """folder for all outputs"""
     fixed: bool = False
     """train the configs as they are, one per device, in RUNS/NAME"""
-    jobs: int | Literal["auto"] = cli.limited("auto", 1)
+    jobs: int | Literal["auto"] = setting("auto", 1)
     """jobs side by side; auto: one on GPUs, else one per core"""
     dry_run: bool = False
     """print the commands, their cost and the disk space; run nothing"""
@@ -293,8 +294,8 @@ class Experiment:
         self.models.append(job)
         for text in config.evaluate_on or [config.data]:
             folder, split, needs = self.prepare(text)
-            for setting, programs in EVALUATIONS.items():
-                if not (lengths := getattr(config, setting)):
+            for name, programs in EVALUATIONS.items():
+                if not (lengths := getattr(config, name)):
                     continue
                 lengths = self.at_scale(lengths)
                 length = trained.block_size if trained else 1
@@ -303,7 +304,7 @@ class Experiment:
                 words = [program, str(run), "--data", folder, "--split", split]
                 words += [*flags, lengths]
                 windows = [config.cache_window if program.startswith("eval_ex") else None]
-                if setting == "perplexity":
+                if name == "perplexity":
                     most = config.eval_tokens or TOKENS[self.scale]
                     words += ["--max_tokens", str(most)]
                     # The baseline of extrapolation: RoPE with a cache.

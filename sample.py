@@ -21,6 +21,7 @@ from runtime.checkpoints import load_model
 
 from errors import InputError
 from generation.sampling import SamplingConfig, generate, prepare_generation
+from setting import setting
 from text_data.tokenizer import run_tokenizer
 
 
@@ -36,7 +37,7 @@ class Config(SamplingConfig):
     """text to continue; empty: start of a document"""
     prompt_file: str | None = None
     """file with a prompt per line"""
-    samples: int = cli.limited(1, 1)
+    samples: int = setting(1, 1)
     """texts for each prompt; the n-th has the seed of the first plus n - 1"""
     interactive: bool = False
     """ask for prompts until the end of input"""

@@ -338,8 +338,7 @@ class Trainer:
         options = {"keep": config.keep_checkpoints, "files": files}
         options |= {"is_writer": self.rank == 0, "logger": None if self.rank else logger}
         run = Run(Path(config.out_dir), settings.recorded(config), data, **options)
-        defaults = settings.recorded(Config())
-        checkpoint = run.find_checkpoint(config.resume, config.overridden, defaults)
+        checkpoint = run.find_checkpoint(config)
         # Also waits until no rank looks into the folder, which may
         # change from here on.
         first, *others = self.processes.gather((run.step, shards.sha256, config.plugin))

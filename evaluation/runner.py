@@ -33,7 +33,6 @@ from runtime.checkpoints import (
     load_model,
     runs_among,
     trained_steps,
-    training_settings,
 )
 from runtime.files import locked, run_folder_of, write_json
 from runtime.validation import check, find_mismatch
@@ -51,6 +50,7 @@ from kv_cache import CACHE_CHUNK, Cache
 from losses import cross_entropies
 from model import GPT
 from text_data.tokenizer import same_tokenizer
+from training.settings import training_settings
 
 Ranks = tuple[distributed.Processes, torch.device, torch.dtype]
 # Tokens per forward pass of an evaluation, with padding, or one longer text.

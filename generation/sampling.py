@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from runtime import cli, devices
+from runtime import devices
 from runtime.checkpoints import cast_blocks
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from kv_cache import CACHE_CHUNK, Cache
 from model import GPT
+from setting import setting
 
 GROWTH = 256  # least growth of the buffer of the texts, in tokens
 
@@ -20,16 +21,16 @@ GROWTH = 256  # least growth of the buffer of the texts, in tokens
 class SamplingConfig:
     """Settings of token sampling."""
 
-    max_new_tokens: int = cli.limited(256, 0, 10**9)
+    max_new_tokens: int = setting(256, 0, 10**9)
     """maximum number of new tokens; the end of a document stops earlier"""
-    temperature: float = cli.limited(0.8, 0)
+    temperature: float = setting(0.8, 0)
     """divides the logits; 0: greedy decoding"""
-    top_k: int | None = cli.limited(None, 1)
+    top_k: int | None = setting(None, 1)
     """sample from the k most likely tokens only; null: from all"""
-    top_p: float = cli.limited(1.0, 0)
+    top_p: float = setting(1.0, 0)
     """nucleus sampling: sample from the fewest most likely tokens that together reach this
     probability"""
-    seed: int = cli.limited(1, 0)
+    seed: int = setting(1, 0)
     """random seed of the sampling"""
     compile: bool = False
     """compile the decoding step; pays off on a GPU and for many tokens"""

@@ -41,6 +41,7 @@ MODULES = (
     *FURTHER_ENCODINGS,
     "triton_attention",
     "errors",
+    "setting",
 )
 
 

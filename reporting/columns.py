@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from runtime import cli
-from runtime.settings import MAY_CHANGE_ON_RESUME, RECORD_DEFAULTS
 
 from errors import InputError
 from evaluation.intervals import Interval
@@ -27,6 +26,7 @@ from reporting.formatting import (
     number_range,
     standard_deviation,
 )
+from setting import settings_of
 
 # Order of columns in the CABLE paper. Other encodings follow by name.
 PAPER_ORDER = (
@@ -223,8 +223,7 @@ def training_of(record: dict) -> dict:
     protocol = record.get("protocol") or {}
     span = [f"{name} {protocol[name]}" for name in SPAN_KEYS if protocol.get(name)]
     others["text"] = " ".join(span) or "all"
-    defaults = {} if "model" in record["settings"] else RECORD_DEFAULTS
-    return defaults | record["settings"] | others
+    return record["settings"] | others
 
 
 def read_may_differ(text: str, records: Collection[dict]) -> Names:
@@ -232,8 +231,12 @@ def read_may_differ(text: str, records: Collection[dict]) -> Names:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     trainings = [training_of(each) for each in records if each.get("settings")]
     recorded = {name for training in trainings for name in training}
-    known = recorded | MAY_CHANGE_ON_RESUME  # records lack these, which change no result
-    if unknown := [name for name in names if recorded and name not in known]:
+    if recorded.issuperset(names) or not recorded:
+        return names
+    from training.settings import Config  # late: PyTorch takes seconds
+
+    known = recorded | settings_of(Config).keys()  # records lack some of these
+    if unknown := [name for name in names if name not in known]:
         problems = [cli.unknown(f"--may_differ {name}", name, known) for name in unknown]
         raise InputError(*problems)
     return names
@@ -264,7 +267,9 @@ def _describe_setting(name: str, columns: list[Column]) -> str:
 
     Of many columns, those with the most frequent value are not listed.
     """
-    by_value = group_by(columns, lambda each: str(training_of(each.records[0]).get(name)))
+    by_value = group_by(
+        columns, lambda each: str(training_of(each.records[0]).get(name, "default"))
+    )
     texts = []
     for value, found in sorted(by_value.items(), key=lambda item: -len(item[1])):
         labels = f" ({'; '.join(column.label for column in found)})"

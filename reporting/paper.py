@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runtime.settings import RECORD_DEFAULTS
-
 from errors import InputError
 from reporting.formatting import MISSING
 
@@ -97,7 +95,11 @@ def load(name: str) -> Printed:
         raise InputError(f"{name} is not a table of a paper: use one of {', '.join(known)}")
     entry = known[name]
     rows = [row for row in _read(entry["file"]) if row["table"] == name]
-    settings = RECORD_DEFAULTS | dict.fromkeys(("n_layer", "n_head", "n_embd"))
+    from training.settings import record_defaults  # late: PyTorch takes seconds
+
+    settings: dict[str, Any] = record_defaults() | dict.fromkeys(
+        ("n_layer", "n_head", "n_embd")
+    )
     words = (word.partition("=") for word in entry["settings"].split())
     settings |= {key: json.loads(value) for key, _, value in words}
     about = (entry[key] for key in ("what", "measure", "dataset", "size"))

@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from runtime.settings import RECORD_DEFAULTS
-
 import numpy as np
 
 from evaluation.intervals import Interval
@@ -206,6 +204,8 @@ def differing_from(paper: Printed, column: Column) -> set[str]:
     Settings that neither the paper nor the record names are not
     compared. Encoders have those of the pretraining.
     """
+    from training.settings import record_defaults  # late: PyTorch takes seconds
+
     differing = set()
     length = paper.lengths.get(paper.name_of(column.pe), paper.trained_at or "")
     theirs = paper.settings | {"size": paper.size, "dataset": paper.dataset}
@@ -215,7 +215,7 @@ def differing_from(paper: Printed, column: Column) -> set[str]:
     for record in column.records:
         settings = record["settings"]
         trained = settings.get("encoder", record)
-        ours = {} if "model" in settings else RECORD_DEFAULTS
+        ours = {} if "model" in settings else record_defaults()
         ours = ours | settings | trained["settings"] | record["data"]
         ours |= {name: record.get(name) for name in ("size", "block_size", "cache_window")}
         if trained.get("step") is not None:

@@ -20,7 +20,7 @@ newest complete checkpoint in checkpoints/, removed at the end.
 
 import dataclasses
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -35,6 +35,7 @@ import torch
 from errors import InputError
 from evaluation.record_schema import FineTuning
 from hf_interop.exported_code import set_default_permissions
+from setting import setting, settings_of
 from text_data import text_sources
 
 HUB = {
@@ -48,8 +49,6 @@ HELD_OUT = 1000
 SHUFFLE_SEED = 12
 RECORD = "finetune.json"
 CHECKPOINTS = "checkpoints"
-FINETUNING_MAY_CHANGE = {"plugin", "out_dir", "resume", "device", "dtype"}
-FINETUNING_MAY_CHANGE |= {"mini_batch", "log_every", "checkpoint_every"}
 
 
 class Triplet(msgspec.Struct):
@@ -67,39 +66,41 @@ COLUMNS = Triplet.__struct_fields__
 class Config:
     """Settings of a fine-tuning."""
 
-    encoder: list[str] = field(default_factory=list)
+    encoder: list[str] = setting([], record="run")
     """folder that export_hf.py wrote for an encoder"""
-    plugin: dict[str, str] | None = None
+    plugin: dict[str, str] | None = setting(None, resume="free")
     """files with encodings of your own, if the encoder was trained with them"""
-    data: str | None = None
+    data: str | None = setting(None, record="run")
     """.jsonl or .parquet file with the columns query, positive and negative;
     default: MS MARCO from the hub"""
-    samples: int = cli.limited(1_250_000, 1)
+    samples: int = setting(1_250_000, 1)
     """use at most this many rows, the first ones; rows of the hub are shuffled once before,
     in the same order for every seed"""
-    max_tokens: int | None = cli.limited(None, 1)
+    max_tokens: int | None = setting(None, 1)
     """truncate texts to this many tokens; default: the encoder's training length"""
-    batch: int = cli.limited(128, 2)
+    batch: int = setting(128, 2)
     """queries per optimizer step"""
-    mini_batch: int = cli.limited(32, 1)
+    mini_batch: int = setting(32, 1, resume="free")
     """texts per forward pass"""
-    lr: float = cli.limited(8e-5, 0)
+    lr: float = setting(8e-5, 0)
     """highest learning rate, with linear decay"""
-    warmup: float = cli.limited(0.05, 0, 0.99)
+    warmup: float = setting(0.05, 0, 0.99)
     """fraction of the steps with linear warmup"""
-    seed: int = cli.limited(1, 0, 2**32 - 1)  # NumPy's limit
+    seed: int = setting(1, 0, 2**32 - 1, record="run")  # NumPy's limit
     """seed of the data order"""
-    log_every: int = cli.limited(10, 1)
+    log_every: int = setting(10, 1, resume="free")
     """record the mean loss every n steps"""
-    checkpoint_every: int = cli.limited(500, 1)
+    checkpoint_every: int = setting(500, 1, resume="free")
     """save a checkpoint every n steps"""
-    out_dir: str = "runs/retrieval/encoder"
+    out_dir: str = setting("runs/retrieval/encoder", resume="free")
     """folder of the fine-tuned model"""
-    resume: bool = False
+    resume: bool = setting(False, resume="free")
     """resume the fine-tuning in out_dir, if there is one"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", resume="free")
     """cuda: the first GPU of CUDA_VISIBLE_DEVICES; auto: cuda if available"""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+        "auto", resume="free"
+    )
     """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
 
 
@@ -174,7 +175,7 @@ def find_record(out: Path, config: Config) -> dict:
     changes = [
         run_folder.difference(name, old.get(name), value)
         for name, value in dataclasses.asdict(config).items()
-        if name not in FINETUNING_MAY_CHANGE and old.get(name) != value
+        if name in settings_of(Config, resume="fixed") and old.get(name) != value
     ]
     if changes:
         raise InputError(*(run_folder.refusal(out, change) for change in changes))
@@ -183,8 +184,7 @@ def find_record(out: Path, config: Config) -> dict:
 
 def finetuning_settings(record: dict) -> dict:
     """Return the settings of a record that define what is learned."""
-    excluded = FINETUNING_MAY_CHANGE | {"seed", "data", "encoder"}
-    settings = record["settings"].items()
+    excluded, settings = settings_of(Config, record="run"), record["settings"].items()
     return {name: value for name, value in settings if name not in excluded}
 
 

@@ -30,6 +30,7 @@ import numpy as np
 
 from data_loader import Shards
 from errors import InputError
+from setting import setting
 from text_data.tokenizer import load_tokenizer
 
 SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -45,17 +46,17 @@ class Config:
     """folder of the shards"""
     out_dir: str | None = None
     """folder of the task; default: the shards' folder with the suffix -retrieval"""
-    triplets: int = cli.limited(20_000, 1, 10**7)
+    triplets: int = setting(20_000, 1, 10**7)
     """number of triplets"""
-    passage: int = cli.limited(1000, 2 * MAX_QUERY)
+    passage: int = setting(1000, 2 * MAX_QUERY)
     """characters per passage of a triplet"""
-    documents: int = cli.limited(2000, 2)
+    documents: int = setting(2000, 2)
     """highest number of documents in the task"""
-    questions: int = cli.limited(400, 1)
+    questions: int = setting(400, 1)
     """number of queries, each from another document"""
-    length: int = cli.limited(16_384, 2 * MAX_QUERY)
+    length: int = setting(16_384, 2 * MAX_QUERY)
     """characters per document"""
-    seed: int = cli.limited(1, 0)
+    seed: int = setting(1, 0)
     """seed of all random choices"""
 
 

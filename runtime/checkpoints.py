@@ -31,7 +31,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from runtime import plugins, settings
+from runtime import plugins
 from runtime.files import working_folder_of
 from runtime.validation import Count, find_mismatch
 
@@ -41,31 +41,19 @@ from torch import Tensor, nn
 
 from errors import InputError, refusing
 from model import GPT, GPTConfig
+from setting import settings_of
 
 FILE_NAME = "checkpoint_{:07d}.pt"
 FORMAT = "gpt checkpoint 5"
 DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal, the end of the file
 VERIFIED: dict[tuple[int, ...], str] = {}  # identity of a file -> its SHA-256
 READ_BYTES = 1 << 20
-# Without these, a file is no checkpoint; others were added later and have their default.
-IDENTIFYING = (
-    "size",
-    "pe",
-    "vocab_size",
-    "block_size",
-    "n_layer",
-    "n_head",
-    "n_embd",
-    "causal",
-)
-DEFAULTS = {
-    field.name: field.default
-    for field in dataclasses.fields(GPTConfig)
-    if field.name not in IDENTIFYING
-}
+# Settings that are newer than a checkpoint have their default. A free
+# one may have a value of an earlier version.
+FREE = settings_of(GPTConfig, resume="free")
 NETWORK = [
-    (field.name, field.type, DEFAULTS.get(field.name, msgspec.NODEFAULT))
-    for field in dataclasses.fields(GPTConfig)
+    (x.name, Any if x.name in FREE else x.type, x.default)
+    for x in dataclasses.fields(GPTConfig)
 ]
 Network = msgspec.defstruct("Network", NETWORK, forbid_unknown_fields=True, kw_only=True)
 
@@ -169,9 +157,7 @@ def load_checkpoint(
     checkpoint, sha256 = _read(path)
     _check_content(path, checkpoint)
     gpt = checkpoint["gpt"]
-    if (
-        DEFAULTS.keys() - gpt.keys()
-    ):  # any encoding fills the shape: a plugin may be missing
+    if len(gpt) < len(NETWORK):  # any encoding fills the shape: a plugin may be missing
         checkpoint["gpt"] = dataclasses.asdict(GPTConfig(**gpt | {"pe": "nope"})) | gpt
     if check_plugins and checkpoint["config"].get("plugin"):
         plugins.check_loaded(checkpoint["config"], path.parent)
@@ -292,14 +278,6 @@ def trained_steps(checkpoint: dict) -> int | None:
         return step
     init_steps = config.get("init_steps")
     return None if init_steps is None else init_steps + step
-
-
-def training_settings(checkpoint: dict) -> dict:
-    """Return what a run learns with, without encoding, seed, start, defaults."""
-    excluded = {"pe", "plugin", "seed", "init_from", "init_steps"}
-    excluded |= settings.MAY_CHANGE_ON_RESUME
-    items, defaults = checkpoint["config"].items(), settings.RECORD_DEFAULTS.items()
-    return {k: x for k, x in items if k not in excluded and (k, x) not in defaults}
 
 
 def load_model(

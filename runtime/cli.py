@@ -33,6 +33,7 @@ import yaml
 from msgspec import Meta
 
 from errors import InputError, one_line
+from setting import settings_of
 
 # int64 of PyTorch and NumPy. Products of two settings stay within
 # float64.
@@ -68,12 +69,11 @@ def parse(
     config_class: a dataclass with a docstring under each field. argv:
     None: sys.argv. positional: (name, help) of the field for words
     without a flag. inherit: function of all values and of given names;
-    returns what replaces defaults. config_class.presets: settings with
-    the names of those that they replace, unless given at the same place
-    or later. Raises InputError for all unknown names, then all invalid
-    values.
+    returns what replaces defaults. A setting with a preset has its
+    default again if a later source gives the preset. Raises InputError
+    for all unknown names, then all invalid values.
     """
-    fields = {field.name: field for field in dataclasses.fields(config_class)}
+    fields = settings_of(config_class)
     argv = sys.argv[1:] if argv is None else argv
     parser = _make_parser(config_class, description, positional)
     try:
@@ -96,10 +96,10 @@ def parse(
     values = {name: _default(field) for name, field in fields.items()}
 
     def update(*sources: dict) -> None:
-        presets = getattr(config_class, "presets", {})
         for source in sources:
-            for name in itertools.chain(*(presets.get(name, ()) for name in source)):
-                values[name] = _default(fields[name])
+            for name in source:
+                replaced = settings_of(config_class, preset=name)
+                values.update({name: _default(x) for name, x in replaced.items()})
             for name, value in source.items():
                 try:
                     values[name] = convert(value, fields[name])
@@ -135,9 +135,9 @@ def _make_parser(config_class: type, description, positional) -> argparse.Argume
     text = "YAML file of settings; flags override it"
     parser.add_argument("--config", action="append", metavar="FILE", help=text)
     texts = _docstrings(config_class)
-    for field in dataclasses.fields(config_class):
+    for field in settings_of(config_class).values():
         default = yaml.safe_dump(_default(field), default_flow_style=True).split("\n")[0]
-        words = f"{_resolve(field.type)[1]}; default: {default}"
+        words = f"{_resolve(_type_of(field))[1]}; default: {default}"
         text = f"{texts.get(field.name, '')} ({words})"
         options: dict[str, Any] = {"metavar": "X", "help": text.replace("%", "%%")}
         name = f"--{field.name}"
@@ -150,6 +150,12 @@ def _make_parser(config_class: type, description, positional) -> argparse.Argume
             options["nargs"] = "+"
         parser.add_argument(name, **options)
     return parser
+
+
+def _type_of(field: dataclasses.Field) -> Any:
+    """Return a setting's type, with None if that is the default."""
+    kind: Any = field.type
+    return kind | None if field.default is None else kind
 
 
 def _default(field: dataclasses.Field) -> Any:
@@ -171,23 +177,14 @@ def _docstrings(config_class: type) -> dict[str, str]:
     return found
 
 
-def limited(default, minimum: float | None = None, maximum: float | None = None) -> Any:
-    """Return a field of a settings dataclass for numbers within limits.
-
-    A maximum is far above what makes sense, but fails in seconds.
-    """
-    metadata = {"minimum": minimum, "maximum": maximum}
-    return dataclasses.field(default=default, metadata=metadata)
-
-
 def convert(value, field: dataclasses.Field) -> Any:
     """Return a flag's text, or a value of a file, as the type of a setting.
 
     Raises InputError for other types, NaN, Inf, numbers outside of the
-    limits (`limited`, `LARGEST`), text that cannot be a file name or be
+    limits (`setting`, `LARGEST`), text that cannot be a file name or be
     printed, and empty text unless that is the default.
     """
-    kind: Any = field.type
+    kind = _type_of(field)
     if value == "null" and types.NoneType in typing.get_args(kind):
         return None
     checked, words = _resolve(kind, field)
@@ -214,7 +211,7 @@ def _resolve(kind, field: dataclasses.Field | None = None) -> tuple[Any, str]:
         kind = Annotated[str, Meta(pattern=USABLE, min_length=int(field.default != ""))]
         return kind, WORDS[str]
     if kind in LARGEST and field:
-        minimum, maximum = (field.metadata.get(name) for name in ("minimum", "maximum"))
+        minimum, maximum = (field.metadata.get(name) for name in ("low", "high"))
         maximum = LARGEST[kind] if maximum is None else maximum
         minimum = -maximum if minimum is None else minimum
         limits = [f"{x:,}" if kind is int else f"{x:g}" for x in (minimum, maximum)]
@@ -239,7 +236,9 @@ def split_flags(words: list[str]) -> list[tuple[str, list[str]]]:
 
 def _complete_booleans(argv: list[str], fields: dict) -> list[str]:
     """Complete `--flag` of a Boolean to `--flag=true`."""
-    booleans = {f"--{name}" for name, x in fields.items() if x.type in (bool, bool | None)}
+    booleans = {
+        f"--{name}" for name, x in fields.items() if _type_of(x) in (bool, bool | None)
+    }
     have_values = [word.lower() in ("true", "false", "null") for word in [*argv[1:], ""]]
     return [
         f"{word}=true" if word in booleans and not has_value else word

@@ -22,7 +22,7 @@ import json
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from typing import Any
 from runtime import checkpoints, plugins
 from runtime.devices import provenance
 from runtime.files import atomic, read_json_lines, run_folder_of, writing
-from runtime.settings import MAY_BE_OVERRIDDEN, MAY_CHANGE_ON_RESUME
 from runtime.validation import Count, find_mismatch
 
 import msgspec
@@ -38,6 +37,7 @@ import torch
 import yaml
 
 from errors import InputError
+from setting import settings_of
 
 CONFIG, LOG, PRETRAINED = "config.yaml", "log.jsonl", "pretrained_config.json"
 LOSSES = ("train", "val")  # kinds of records with a loss
@@ -74,39 +74,37 @@ class Run:
     init_steps: int | None = None
     changes: list[dict] = field(default_factory=list)
 
-    def find_checkpoint(
-        self, resume: bool, override: Set[str] = frozenset(), defaults: dict | None = None
-    ) -> dict | None:
+    def find_checkpoint(self, settings) -> dict | None:
         """Return the content of the newest checkpoint, or None for a new run.
 
-        override: settings that may differ. defaults: of settings that are newer than the
-        checkpoint. Raises InputError if the
-        folder has another run, or any and `resume` is False, or a
-        corrupt checkpoint.
+        settings: training.settings.Config, with `resume` and what it
+        may override. Raises InputError if the folder has another run,
+        or any without `resume`, or a corrupt checkpoint.
         """
+        kind, override = type(settings), settings.overridden
         paths = checkpoints.list_checkpoints(self.folder)
-        if not resume and (paths or any((self.folder / x).exists() for x in (CONFIG, LOG))):
+        is_used = paths or any((self.folder / x).exists() for x in (CONFIG, LOG))
+        if is_used and not settings.resume:
             raise InputError(ALREADY.format(self.folder))
         if (self.folder / "meta.json").exists():
             raise InputError(f"{self.folder} contains a data set: use another --out_dir")
         if not paths:
             return None
         checkpoint = checkpoints.load_checkpoint(self.folder, check_plugins=False)
-        old, self.step = (defaults or {}) | checkpoint["config"], checkpoint["step"]
+        newer = {x.name: x.default for x in settings_of(kind).values()}
+        old, self.step = newer | checkpoint["config"], checkpoint["step"]
         if checkpoint["data"] != self.data:
             what = f"not trained on the data in {self.config['data']}"
             remedy = f"start a new run with --init_from {self.folder}"
             raise InputError(refusal(self.folder, what, remedy))
-        changed = {}
+        changed, free = {}, settings_of(kind, resume="free")
+        may_change = settings_of(kind, resume="override").keys()
         for name, value in self.config.items():
             is_same = _identity(old.get(name)) == _identity(value)
-            if not is_same and name not in MAY_CHANGE_ON_RESUME:
+            if not is_same and name not in free:
                 changed[name] = [old.get(name), value]
-        if (
-            changed
-            and changed.keys() <= MAY_BE_OVERRIDDEN
-            and self.step >= self.config["steps"]
-        ):
+        is_finished = self.step >= self.config["steps"]
+        if changed and changed.keys() <= may_change and is_finished:
             names = " ".join(sorted(changed))
             raise InputError(
                 f"--resume: {self.folder} has finished {self.step} steps, so that another {names} "
@@ -115,9 +113,9 @@ class Run:
         old_steps, steps = changed.get("steps", (0, 0))
         allowed = override | ({"steps"} if steps > old_steps else set())
         refused = {name: change for name, change in changed.items() if name not in allowed}
-        flag = ",".join(sorted((override | refused.keys()) & MAY_BE_OVERRIDDEN))
+        flag = ",".join(sorted((override | refused.keys()) & may_change))
         consent = f"pass --override {flag} to change it from step {self.step} on"
-        remedies = dict.fromkeys(MAY_BE_OVERRIDDEN, consent)
+        remedies = dict.fromkeys(may_change, consent)
         problems = [
             refusal(self.folder, difference(name, *change), remedies.get(name))
             for name, change in refused.items()

@@ -13,7 +13,11 @@ ROOT = Path(__file__).parent.parent
 # No module imports one of a later row. Other modules at the root are
 # programs.
 LAYERS = (
-    *("errors operators", "losses posenc", "attention_cpu more_encodings triton_attention"),
+    *(
+        "errors operators setting",
+        "losses posenc",
+        "attention_cpu more_encodings triton_attention",
+    ),
     *("pe_spec", "attention", "kv_cache", "model"),
     *("runtime", "data_loader", "text_data", "training", "generation", "evaluation"),
     *("hf_interop", "reporting", "benchmarking", "retrieval", "programs"),

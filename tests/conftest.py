@@ -23,8 +23,8 @@ from torch import nn
 
 ROOT = Path(__file__).parent.parent
 # Modules at the root that are no programs.
-CORE = {"errors", "losses", "posenc", "pe_spec", "attention", "attention_cpu", "kv_cache", "model"}
-CORE |= {"data_loader"}
+CORE = {"errors", "setting", "losses", "posenc", "pe_spec", "attention", "attention_cpu"}
+CORE |= {"kv_cache", "model", "data_loader"}
 sys.path.insert(0, str(ROOT))
 # For programs in new processes, also those that scripts start.
 os.environ |= {"OMP_NUM_THREADS": "1", "INSTALLED": "1", "VIRTUAL_ENV": sys.prefix}

@@ -25,6 +25,7 @@ import train_gpt
 from benchmarking import cost
 from evaluation.runner import LoadedRun
 from model import GPT, GPTConfig
+from setting import settings_of
 from train_gpt import Config, learning_rate
 from training import settings
 
@@ -462,7 +463,8 @@ def test_flags_override_config_files_in_any_order(tmp_path):
 
 def test_config_of_a_run_is_resolved(trained):
     config = yaml.safe_load((trained("cable") / "config.yaml").read_text())
-    assert config.keys() == Config.__dataclass_fields__.keys() - settings.NOT_RECORDED
+    actions = {"resume", "override", "dry_run", "list"}
+    assert config.keys() == settings_of(Config).keys() - actions
     assert (config["pe"], config["block_size"], config["beta2"]) == ("cable", 16, 0.95)
 
 
@@ -524,7 +526,7 @@ def test_larger_steps_train_a_finished_run_further(train, tmp_path):
     # Neither a run that was not extended nor one of 12 steps is the same recipe.
     direct = {**whole, "config": {**before["config"], "steps": 12}}
     runs = (before, direct, whole, resumed)
-    recipes = [checkpoints.training_settings(each) for each in runs]
+    recipes = [settings.training_settings(each) for each in runs]
     assert recipes[0] != recipes[1] != recipes[2] == recipes[3]
     # Its config starts a new run of 12 steps.
     config = cli.parse(Config, ["--config", str(run / "config.yaml")], "")

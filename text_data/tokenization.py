@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime import cli, job_report
+from runtime import job_report
 from runtime.files import check_writable
 
 import numpy as np
 from tqdm import tqdm
 
 from errors import InputError
+from setting import setting
 from text_data import hub, shards, text_sources
 from text_data.tokenizer import TOKENIZER_FILE, is_choice, load_tokenizer, make_tokenizer
 
@@ -39,9 +40,9 @@ class Settings:
     """bytes (256 byte values and <|endoftext|>), gpt2 or another encoding of tiktoken,
     bpe:N (byte-level BPE of N tokens, trained on the text), hf:NAME_OR_FOLDER (Hugging Face), or
     the folder of a data set or run with such a tokenizer"""
-    shard_tokens: int = cli.limited(100_000_000, minimum=1, maximum=2**31 - 1)
+    shard_tokens: int = setting(100_000_000, low=1, high=2**31 - 1)
     """tokens per shard"""
-    min_tokens: int = cli.limited(1, minimum=1)
+    min_tokens: int = setting(1, low=1)
     """leave out documents of fewer tokens, <|endoftext|> included"""
     verify: bool = False
     """only compare the shards in out_dir with their hashes"""

@@ -12,10 +12,11 @@ from runtime.checkpoints import load_weights
 
 import pe_spec
 from errors import InputError
-from model import GPT
+from model import GPT, GPTConfig
+from setting import settings_of
 from text_data.tokenizer import same_tokenizer
-from training.settings import SHAPE
 
+MAY_DIFFER = ("size", "pe", "block_size")  # the shape is compared
 POSENC = "posenc."  # names of encodings' weights
 
 
@@ -32,8 +33,8 @@ def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: st
     length = old["block_size"]
     problems = [
         f"{run} has {name} {old[name]}, not {getattr(new, name)}: use the same value"
-        for name in (*SHAPE[1:], "vocab_size", "attn_scale")
-        if old[name] != getattr(new, name)
+        for name in settings_of(GPTConfig, resume="fixed")
+        if name not in MAY_DIFFER and old[name] != getattr(new, name)
     ]
     old_tokenizer, data = checkpoint["data"]["tokenizer"], checkpoint["config"].get("data")
     if not same_tokenizer(old_tokenizer, tokenizer):

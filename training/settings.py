@@ -5,29 +5,25 @@ config = Config(**values)           # raises InputError
 """
 
 import dataclasses
+import functools
 import inspect
 import os
 from pathlib import Path
 from typing import Literal
 
-from runtime import cli, plugins
+from runtime import plugins
 from runtime.checkpoints import list_checkpoints, load_checkpoint
 from runtime.files import run_folder_of
-from runtime.settings import MAY_BE_OVERRIDDEN, MAY_CHANGE_ON_RESUME
 
 import torch
 
 import posenc
-from attention import PathName
 from data_loader import MaskedWindows, Shards, Windows
 from errors import InputError
 from model import GPT, GPTConfig
+from setting import setting, settings_of
 from training.optimizer import OPTIMIZERS
 
-SHAPE = (
-    *("size", "n_layer", "n_head", "n_embd", "block", "n_kv_head", "head_dim", "n_inner"),
-    *("qk_norm", "qkv_bias", "tied", "norm_eps"),
-)
 COMBINATIONS = """\
 rope+cable                 several at once
 cable:heads=2              on the first 2 heads only, for encodings that act on queries, keys or
@@ -35,141 +31,110 @@ cable:heads_percent=50     biases; or on that percentage of the heads
 window:w=64+rope@3_nope@1  a pattern of layers, three and one, repeated over all layers"""
 MANY_EPOCHS = 10
 BELOW_1 = 0.999999
-# These choose what the program does, and are no part of a run's config.
-NOT_RECORDED = {"resume", "override", "dry_run", "list"}
+
+free = functools.partial(setting, resume="free")
+tuned = functools.partial(setting, resume="override", record="always")
 
 
 @dataclasses.dataclass
-class Config:
-    """Settings of a training run."""
+class Config(GPTConfig):
+    """Settings of a training run: the network's of model.GPTConfig, and these."""
 
-    presets = {"size": ("n_layer", "n_head", "n_embd", "n_kv_head", "head_dim", "n_inner")}
+    vocab_size: int = dataclasses.field(init=False, default=0)  # that of the data
+    causal: bool = dataclasses.field(init=False)  # follows from the objective
 
     # data and output
-    data: str = "data/stdlib"
+    data: str = free("data/stdlib")
     """folder of the token shards"""
-    verify_data: Literal["auto", "always", "never"] = "auto"
+    verify_data: Literal["auto", "always", "never"] = free("auto")
     """check the SHA-256 of the shards before the first step; auto: if they total at most 1 GB"""
-    out_dir: str = "runs/gpt"
+    out_dir: str = free("runs/gpt")
     """folder of the run"""
-    resume: bool = False
+    resume: bool = setting(False, record="never")
     """continue from the newest checkpoint in out_dir, if any; with larger --steps: train further"""
-    override: str | None = None
+    override: str | None = setting(None, record="never")
     """with --resume: settings to change from that step on, as in lr,weight_decay"""
-    init_from: str | None = None
+    init_from: str | None = setting(None, record="run")
     """run that provides initial weights; network, block_size, encoding and data unless given"""
-    dry_run: bool = False
-    """print the cost of the training and exit"""
-    list: bool = False
-    """print all encodings, those of --plugin included, and exit"""
-    # model
-    size: str = "small"
-    """shape of the network: quickstart, tiny, small, medium, large or xl; for recipes: --config"""
-    n_layer: int | None = cli.limited(None, 1, 256)  # more take a minute to create
-    """number of layers; null: that of the size"""
-    n_head: int | None = cli.limited(None, 1, 1_000)
-    """number of attention heads; null: that of the size"""
-    n_embd: int | None = cli.limited(None, 1, 100_000)
-    """embedding dimension; null: that of the size"""
-    block: Literal["gpt2", "llama"] = "gpt2"
-    """kind of layers; llama: RMSNorm, SwiGLU and QK-norm, no biases. For what follows, null is the
-    block's own value (model.GPTConfig)"""
-    n_kv_head: int | None = cli.limited(None, 1, 1_000)
-    """heads of keys and values; fewer than n_head: grouped-query attention"""
-    head_dim: int | None = cli.limited(None, 1, 10_000)
-    """columns of a head"""
-    n_inner: int | None = cli.limited(None, 1, 1_000_000)
-    """width of the MLP's hidden layer"""
-    qk_norm: bool | None = None
-    """RMSNorm of queries and keys"""
-    qkv_bias: bool | None = None
-    """biases in the projection of queries, keys and values"""
-    tied: bool = True
-    """use the embedding as the output layer"""
-    norm_eps: float = cli.limited(1e-5, 0)
-    """added to the variance in norms"""
-    pe: str = "cable"
-    """positional encoding (posenc.py): cable; with options: fire:width=16; joined: rope+cable"""
-    plugin: dict[str, str] | None = None
+    plugin: dict[str, str] | None = setting(None, resume="override", record="run")
     """name and SHA-256 of the files with encodings of your own that `pe` uses"""
-    block_size: int = cli.limited(1024, 1, 10**8)
-    """training sequence length in tokens"""
-    attn_scale: float | None = None
-    """factor of the logits q k^T; null: 1 / sqrt(head dimension)"""
-    attention: PathName = "auto"
-    """attention path (attention.py); auto: the fastest one, which is checked first on a GPU"""
+    dry_run: bool = setting(False, record="never")
+    """print the cost of the training and exit"""
+    list: bool = setting(False, record="never")
+    """print all encodings, those of --plugin included, and exit"""
     # optimization
-    objective: Literal["clm", "mlm", "recall"] = "clm"
+    objective: Literal["clm", "mlm", "recall"] = setting("clm", record="always")
     """clm: causal language modeling, a decoder; mlm: masked language modeling, an encoder; recall:
     a decoder that predicts tokens which return (text_data/recall_task.py), with data as filler"""
-    mask_rate: float = cli.limited(0.15, 1 - BELOW_1, BELOW_1)
+    mask_rate: float = tuned(0.15, 1e-6, BELOW_1)
     """mlm: fraction of tokens that are masked"""
-    steps: int = cli.limited(19_000, 0, 10**9)
+    steps: int = tuned(19_000, 0, 10**9)
     """optimizer steps; 0 with --init_from: keep the weights, under another encoding"""
-    tokens_per_step: int = cli.limited(524_288, 1, 10**9)
+    tokens_per_step: int = tuned(524_288, 1, 10**9)
     """tokens of one optimizer step: a multiple of block_size x world size"""
-    micro_batch: int = cli.limited(16, 1, 10**9)
+    micro_batch: int = free(16, 1, 10**9)
     """most sequences per forward and backward pass on each rank"""
-    lr: float = cli.limited(6e-4, 0)
+    lr: float = tuned(6e-4, 0)
     """peak learning rate"""
-    min_lr: float = cli.limited(6e-5, 0)
+    min_lr: float = tuned(6e-5, 0)
     """final learning rate"""
-    warmup_steps: int = cli.limited(750, 0)
+    warmup_steps: int = tuned(750, 0)
     """steps of linear warmup; the decay follows"""
-    schedule: Literal["cosine", "wsd"] = "cosine"
+    schedule: Literal["cosine", "wsd"] = setting("cosine", resume="override")
     """decay of the learning rate: cosine; wsd: constant, then linear over the last steps"""
-    decay_fraction: float = cli.limited(0.2, 0, 1)
+    decay_fraction: float = setting(0.2, 0, 1, resume="override")
     """wsd: fraction of the steps in which the learning rate decays"""
     optimizer: str = "adamw"
     """adamw; muon: for the blocks' matrices, AdamW for the rest (training/optimizer.py)"""
-    beta1: float = cli.limited(0.9, 0, BELOW_1)
+    beta1: float = tuned(0.9, 0, BELOW_1)
     """first beta of the optimizer"""
-    beta2: float = cli.limited(0.95, 0, BELOW_1)
+    beta2: float = tuned(0.95, 0, BELOW_1)
     """second beta of the optimizer"""
-    weight_decay: float = cli.limited(0.1, 0)
+    weight_decay: float = tuned(0.1, 0)
     """weight decay of matrices and embeddings"""
-    grad_clip: float = cli.limited(1.0, 0)
+    grad_clip: float = tuned(1.0, 0)
     """largest gradient norm; 0: no clipping"""
-    seed: int = cli.limited(1, 0)
+    seed: int = setting(1, 0, resume="override", record="run")
     """seed of the initial weights and of the data order"""
     # logging
-    log_every: int = cli.limited(10, 1)
+    log_every: int = free(10, 1)
     """steps between log lines"""
-    val_every: int = cli.limited(250, 1)
+    val_every: int = free(250, 1)
     """steps between validations"""
-    val_tokens: int = cli.limited(1_048_576, 1)
+    val_tokens: int = free(1_048_576, 1)
     """tokens of one validation, in windows of block_size"""
-    sample_every: int = cli.limited(0, 0)
+    sample_every: int = free(0, 0)
     """steps between texts that the model writes, printed and logged; 0: none"""
-    checkpoint_every: int = cli.limited(1000, 1)
+    checkpoint_every: int = free(1000, 1)
     """steps between checkpoints"""
-    keep_checkpoints: int = cli.limited(2, 1)
+    keep_checkpoints: int = free(2, 1)
     """number of newest checkpoints to keep"""
-    logger: Literal["none", "wandb", "tensorboard"] = "none"
+    logger: Literal["none", "wandb", "tensorboard"] = free("none")
     """also log to Weights & Biases or TensorBoard"""
     # hardware
-    device: str = "auto"
+    device: str = free("auto")
     """auto, cpu, cuda or cuda:N"""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = free("auto")
     """of matrix products; auto: bfloat16 if in hardware, else float16 (GPU) or float32 (CPU)"""
-    compile: bool | None = None
+    compile: bool | None = free(None)
     """use torch.compile; null: on GPUs only"""
-    activation_checkpointing: bool = False
+    activation_checkpointing: bool = free(False)
     """recompute each layer in the backward pass: less memory, about a third more time"""
-    deterministic: bool = False
+    deterministic: bool = free(False)
     """bitwise reproducible on a GPU, at some loss of speed; CPUs always are"""
 
     def __post_init__(self):
         """Record in `plugin` which plugins define the encoding; raise InputError."""
+        self.causal = self.objective != "mlm"
         problems = []
         if self.steps == 0 and not self.init_from:
             problems.append("steps is 0: it must be at least 1")
         if self.override and not self.resume:
             problems.append("--override is for --resume: pass both, or remove it")
-        for name in sorted(self.overridden - MAY_BE_OVERRIDDEN - MAY_CHANGE_ON_RESUME):
-            known = ",".join(sorted(MAY_BE_OVERRIDDEN))
+        known, others = (settings_of(Config, resume=x) for x in ("override", "free"))
+        for name in sorted(self.overridden - known.keys() - others.keys()):
             what = f"--override {name} cannot change in a run"
-            problems.append(f"{what}: use some of {known}")
+            problems.append(f"{what}: use some of {','.join(sorted(known))}")
         if self.min_lr > self.lr:
             values = f"min_lr {self.min_lr:g} is above lr {self.lr:g}"
             problems.append(f"{values}: use a lower --min_lr")
@@ -187,18 +152,14 @@ class Config:
             raise InputError(*problems)
 
     @property
-    def causal(self) -> bool:
-        return self.objective != "mlm"
-
-    @property
     def overridden(self) -> set[str]:
         """The names in --override."""
         return {*(self.override or "").replace(" ", "").split(",")} - {""}
 
     def gpt_config(self, vocab_size: int) -> GPTConfig:
-        names = {field.name for field in dataclasses.fields(GPTConfig)} - {"vocab_size"}
-        values = {name: getattr(self, name) for name in names}
-        return GPTConfig(**values, vocab_size=vocab_size)
+        values = {name: getattr(self, name) for name in settings_of(GPTConfig)}
+        values["vocab_size"] = vocab_size
+        return GPTConfig(**values)
 
     def sequences_per_step(self, world_size: int) -> int:
         """Return the batch size. Raises InputError if ranks cannot share it."""
@@ -215,14 +176,14 @@ def inherit(values: dict, given: set[str]) -> dict:
     """Return the settings that the run of --init_from provides.
 
     values: of all settings; given: names that flags and --config give.
-    Provided are others of the network's shape, block_size, attn_scale,
-    objective, encoding, and the data if its folder exists. A resumed
-    run keeps its own. Raises InputError without a checkpoint or the
-    encoding's plugin.
+    Provided are others of the network, the objective, and the data if
+    its folder exists. A resumed run keeps its own. Raises InputError
+    without a checkpoint or the encoding's plugin.
     """
-    names = {*SHAPE, "block_size", "attn_scale", "objective", "pe", "data"} - given
-    if given & {"size", "block"}:
-        names -= set(SHAPE)  # null means the value of the size
+    names = settings_of(GPTConfig, resume="fixed").keys() & settings_of(Config).keys()
+    names = {*names, "objective", "data"} - given
+    for name in given:
+        names -= settings_of(Config, preset=name).keys()
     if not values["init_from"]:
         names = set()
     is_resumed = values["resume"] and bool(list_checkpoints(values["out_dir"]))
@@ -257,8 +218,20 @@ def make_windows(config, shards: Shards) -> Windows:
 
 def recorded(config) -> dict:
     """Return the settings in a run's config.yaml and checkpoints."""
-    values = dataclasses.asdict(config)
-    return {name: value for name, value in values.items() if name not in NOT_RECORDED}
+    never = settings_of(Config, record="never")
+    return {x: getattr(config, x) for x in settings_of(Config) if x not in never}
+
+
+def training_settings(checkpoint: dict) -> dict:
+    """Return the settings of a run that its records have: what it learns with."""
+    excluded = {"init_steps", *settings_of(Config, record="run")}
+    items, defaults = checkpoint["config"].items(), record_defaults().items()
+    return {k: x for k, x in items if k not in excluded and (k, x) not in defaults}
+
+
+def record_defaults() -> dict:
+    """Return the settings that records leave out at these values."""
+    return {x.name: x.default for x in settings_of(Config, record="changed").values()}
 
 
 def checks_paths(config, device: torch.device) -> bool:

@@ -1,6 +1,5 @@
 """Tests of the command line: values that no program can use are refused in one line."""
 
-import dataclasses
 import importlib
 import math
 import shlex
@@ -14,6 +13,7 @@ import torch
 import plot
 import train_gpt
 from errors import InputError
+from setting import settings_of
 
 PROGRAMS = shlex.split("""
 bench check_encoding compare eval_extrapolation eval_hellaswag eval_recall eval_receptive_field
@@ -24,9 +24,9 @@ CONFIGS = {name: importlib.import_module(name).Config for name in PROGRAMS}
 PLOTS = plot.BiasesConfig, plot.DistancesConfig, plot.LossesConfig
 CONFIGS |= {config_class.__name__: config_class for config_class in PLOTS}
 SETTINGS = [
-    (name, field.name, field.type)
+    (name, field.name, cli._type_of(field))
     for name, config_class in CONFIGS.items()
-    for field in dataclasses.fields(config_class)
+    for field in settings_of(config_class).values()
 ]
 
 
@@ -66,9 +66,9 @@ def test_every_number_is_bounded(program, name, kind):
 @pytest.mark.parametrize("config_class", CONFIGS.values())
 def test_defaults_are_within_the_limits(config_class):
     """And values just outside of the limits are refused."""
-    for field in dataclasses.fields(config_class):
+    for field in settings_of(config_class).values():
         cli.convert(cli._default(field), field)
-        minimum, maximum = (field.metadata.get(name) for name in ("minimum", "maximum"))
+        minimum, maximum = (field.metadata.get(name) for name in ("low", "high"))
         if minimum is not None:
             message = f"^{field.name} is .*: use .* from {minimum:g} to"
             with pytest.raises(InputError, match=message):

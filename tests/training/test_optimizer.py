@@ -16,6 +16,7 @@ import train_gpt
 from model import GPT, GPTConfig
 from training import optimizer as optimizers
 from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
+from training.settings import training_settings
 
 
 class Clamped(nn.Module):
@@ -90,7 +91,7 @@ def test_registered_optimizer_trains_and_resumes_bit_by_bit(
     one, other = map(checkpoints.load_checkpoint, (whole, parts))
     for key in ("model", "optimizer", "sampler"):
         assert digest(one[key]) == digest(other[key])
-    assert checkpoints.training_settings(one)["optimizer"] == "test-momentum"
+    assert training_settings(one)["optimizer"] == "test-momentum"
 
 
 def newton_schulz(update):
@@ -131,7 +132,7 @@ def test_muon_orthogonalizes_matrices_of_blocks_and_trains_the_rest_by_adamw(blo
 
 def test_checkpoints_without_the_settings_have_the_defaults(trained):
     checkpoint = checkpoints.load_checkpoint(trained("nope"))
-    settings = checkpoints.training_settings(checkpoint)
+    settings = training_settings(checkpoint)
     for name, value in (("optimizer", "adamw"), ("schedule", "cosine"), ("decay_fraction", 0.2)):
         assert checkpoint["config"].pop(name) == value
-    assert checkpoints.training_settings(checkpoint) == settings
+    assert training_settings(checkpoint) == settings
