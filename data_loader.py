@@ -80,10 +80,17 @@ class TokenFile:
     """The tokens of a shard, read when used: (n,) uint16 or uint32.
 
     tokens, sha256: of meta.json, compared with the file. Raises
-    InputError for a file that is missing, is no shard, or has changed.
+    InputError for a file that is missing, is no shard, or has changed;
+    remedy: what its line ends with.
     """
 
-    def __init__(self, path: Path, tokens: int | None = None, sha256: str | None = None):
+    def __init__(
+        self,
+        path: Path,
+        tokens: int | None = None,
+        sha256: str | None = None,
+        remedy="remove it and run the preparation again",
+    ):
         self.path = path
         try:
             problem = self._read_header(tokens)
@@ -97,7 +104,7 @@ class TokenFile:
         except OSError as error:
             problem = f"cannot be read ({error.strerror or error})"
         if problem:
-            raise InputError(f"{path} {problem}: remove it and run the preparation again")
+            raise InputError(f"{path} {problem}: {remedy}")
 
     def _read_header(self, tokens: int | None) -> str | None:
         """Set length and dtype; return what is wrong with the file, or None."""

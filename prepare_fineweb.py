@@ -1,4 +1,4 @@
-"""Prepare FineWeb-Edu, or a part of it, as token shards (text_data/shards.py).
+"""Prepare FineWeb-Edu, or a part of it, as token shards.
 
     python prepare_fineweb.py  # 10B tokens, 20 GB -> data/fineweb-edu
     python prepare_fineweb.py --shards 3  # the first 0.3B; later: --shards 10
@@ -17,17 +17,16 @@ higher --shards, or without it, shards are added.
 given.
 """
 
-import contextlib
 import functools
 import os
 import re
-import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from runtime import cli
-from runtime.files import hash_file, writing
+from runtime.files import hash_file
 
 import numpy as np
 
@@ -39,7 +38,7 @@ from text_data.tokenizer import GPT2_VOCABULARY, first_characters
 
 DATASET = "HuggingFaceFW/fineweb-edu"
 PRETOKENIZED = "kjj0/finewebedu10B-gpt2"
-SHARD_NAME = re.compile(r".+_(?P<split>train|val)_(?P<index>\d+)\.bin")
+SHARD_PATH = re.compile(r"(.*/)?(?P<file>[^/]+_(?P<split>train|val)_\d{6}\.bin)")
 # For bpe:N. English books, encyclopedias and technical documents have
 # 4.1 to 5.2 per word, punctuation or number, which tokens do not cross.
 CHARACTERS_PER_TOKEN = 6
@@ -104,7 +103,10 @@ def tokenize_rows(config: Config) -> None:
         lambda: texts_after_val((text for _, text in read_rows()), config.shard_tokens),
         data_set=data_set,
     )
-    writer = preparation.add_writer("val", later_split="train", max_shards=config.shards)
+    writer = shards.ShardWriter(
+        preparation.meta, "val", config.shard_tokens, "train", config.shards
+    )
+    preparation.writers["val"] = writer
     last = writer.shards[-1] if writer.shards else None
     if not writer.full and last and last["tokens"] == config.shard_tokens:
         # A full last shard: it ended at --shards, not at the end of the
@@ -149,46 +151,40 @@ def download_shards(config: Config) -> None:
         "source": {"pretokenized": repository, **revision},
     }
     meta = shards.Meta(folder, description)
-    splits = meta.content["splits"].values()
-    listed = [entry for split in splits for entry in split["shards"]]
-    on_disk = {each["file"]: each for each in listed if (folder / each["file"]).exists()}
     commit = meta.content.get("revision") or config.revision
     info = hub.find_dataset(repository, commit, remedy)
-    paths = {Path(file.rfilename).name: file.rfilename for file in info.siblings or []}
-    matches = [match for match in map(SHARD_NAME.fullmatch, paths) if match]
-    matches.sort(key=lambda match: (match["split"] != "val", int(match["index"])))
-    wanted = matches[: max(config.shards or len(matches), len(listed))]
+    paths = [file.rfilename for file in info.siblings or []]
+    wanted = [match for match in map(SHARD_PATH.fullmatch, paths) if match]
+    wanted.sort(key=lambda match: (match["split"] != "val", match["file"]))
+    wanted = wanted[: config.shards]
     if {match["split"] for match in wanted} != {"val", "train"}:
         raise InputError(f"{repository} has no shards *_val_000000.bin, ...: {remedy}")
-    meta.content |= {"revision": info.sha, "splits": {}}
-    for match in wanted:
-        if entry := on_disk.get(match[0]):
-            meta.add_shard(match["split"], entry)
-    with tokenization.preparing(meta), contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder / ".fetched", ignore_errors=True)
-        for match in [match for match in wanted if match[0] not in on_disk]:
-            with hub.input_errors(f"{repository}: {match[0]}", remedy):
-                downloaded = huggingface_hub.hf_hub_download(
+    meta.content["revision"] = info.sha
+    listed = meta.listed_files()
+    with tokenization.preparing(meta):
+        for match in wanted:
+            name = match["file"]
+            if name in listed and (folder / name).exists():
+                continue
+            with (
+                hub.input_errors(f"{repository}: {name}", remedy),
+                tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as temporary,
+            ):
+                path = huggingface_hub.hf_hub_download(
                     repository,
-                    paths[match[0]],
+                    match[0],
                     repo_type="dataset",
                     revision=info.sha,
-                    local_dir=folder / ".fetched",
+                    local_dir=temporary,
                 )
-            try:
-                tokens = TokenFile(Path(downloaded))[:]
-            except InputError as error:
-                problem = str(error).rpartition(": ")[0]
-                raise InputError(f"{repository}: {problem}: {remedy}") from None
-            entry = {
-                "file": match[0],
-                "documents": int(np.count_nonzero(tokens == GPT2_VOCABULARY - 1)),
-                "tokens": len(tokens),
-                "sha256": hash_file(downloaded),
-            }
-            with open(downloaded, "rb") as content, writing(folder / match[0]):
-                os.fsync(content.fileno())  # before meta.json lists it
-                os.replace(downloaded, folder / match[0])
+                tokens = TokenFile(Path(path), remedy=remedy)[:]
+                entry = {
+                    "file": name,
+                    "documents": int(np.count_nonzero(tokens == GPT2_VOCABULARY - 1)),
+                    "tokens": len(tokens),
+                    "sha256": hash_file(path),
+                }
+                os.replace(path, folder / name)
             meta.add_shard(match["split"], entry)
             meta.write()
 

@@ -1,4 +1,4 @@
-"""Prepare any text as token shards (text_data/shards.py defines the format).
+"""Prepare any text as token shards (docs/data.md describes the format).
 
     python prepare_text.py  # the standard library -> data/stdlib
     python prepare_text.py my_book.txt --out_dir data/book  # a document per file
@@ -16,6 +16,7 @@ file if there are fewer than 20 text files. --val names other validation
 text. An interrupted preparation is resumed by the same command.
 """
 
+import functools
 import io
 import itertools
 from dataclasses import dataclass, field
@@ -27,9 +28,8 @@ from errors import InputError
 from setting import setting
 from text_data import hub, shards, text_sources, tokenization
 
-# Files that are skipped in folders whatever their content.
-DOCUMENTS = {".pdf", ".ps"}  # which may start as text; others have NUL bytes
-MARKUP = {".htm", ".html", ".mhtml", ".rtf", ".svg", ".xhtml", ".xml"}
+# Files that are skipped in folders, even if they are UTF-8.
+MARKUP = {".htm", ".html", ".mhtml", ".pdf", ".ps", ".rtf", ".svg", ".xhtml", ".xml"}
 CONVERT = "convert it to UTF-8 (iconv -f latin1 -t utf-8), or leave it out"
 
 
@@ -75,20 +75,16 @@ def main(argv=None):
         "text_column": config.text_column,
         "val_every": config.val_every,
     }
-
-    def documents():
-        return split_documents(train_files, val_files, config)
+    documents = functools.partial(split_documents, train_files, val_files, config)
 
     def training_texts():
         chosen = (pieces for split, pieces in documents() if split == "train")
         return itertools.chain.from_iterable(chosen)
 
-    remedy = "pass more sources, pass some as --val, or use a lower --val_every"
-    val_first = itertools.chain(split_documents([], val_files, config), documents())
     splits = ("train", "val")
-    tokenization.check_splits(splits, val_first, remedy)
     preparation = tokenization.Preparation(config, out, source, training_texts, splits)
     numbered = ((split, number, text) for number, (split, text) in enumerate(documents()))
+    remedy = "pass more sources, pass some as --val, or use a lower --val_every"
     preparation.write(numbered, remedy)
 
 
@@ -98,8 +94,6 @@ def skip_reason(path: Path, is_named: bool) -> str | None:
         return text_sources.unusual_table(path)
     if path.suffix.lower() in MARKUP and not is_named:
         return "markup: convert it to text, or pass the file by name to keep tags"
-    if path.suffix.lower() in DOCUMENTS and not is_named:
-        return "a document, not text: convert it to text"
     try:
         for _ in read_text(path):
             pass
@@ -124,12 +118,6 @@ def split_documents(train_files: list[Path], val_files: list[Path], config: Conf
         for number, pieces in enumerate(itertools.chain.from_iterable(documents), 1):
             is_held_out = not val_files and number % every == 0
             yield "val" if is_held_out else split, pieces
-        if files and not val_files and number < every:
-            lower = f"use --val_every {number}, " if number > 1 else ""
-            raise InputError(
-                f"{number} documents are too few to hold out every {every}th: "
-                f"{lower}pass more sources, or pass some as --val"
-            )
 
 
 def documents_of(path: Path, text_column: str):
@@ -146,16 +134,12 @@ def end_of_training(path: Path, every: int) -> int:
 
     That begins with a line; without a line break there, with a word or a character.
     """
-    start = size = sum(map(len, read_text(path)))
-    start -= -(-size // every)
-    position = 0
-    for piece in read_text(path):
-        rest = piece[max(0, start - position) :].rstrip("\n")
-        if rest:
-            cut = rest.find("\n") + 1 or rest.find(" ") + 1
-            return max(start, position) + cut
-        position += len(piece)
-    return size
+    size = sum(map(len, read_text(path)))
+    start = size - -(-size // every)
+    rest = "".join(read_part(path, start, start + text_sources.PIECE_CHARACTERS)).rstrip(
+        "\n"
+    )
+    return start + (rest.find("\n") + 1 or rest.find(" ") + 1)
 
 
 def read_part(path: Path, start: int, stop: int | None):

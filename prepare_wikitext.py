@@ -27,8 +27,13 @@ from text_data import hub, shards, text_sources, tokenization
 
 HUB = "Salesforce/wikitext"
 # Names in files and on the hub -> the name of the split.
-SPLITS = {"train": "train", "val": "val", "test": "test"}
-SPLITS |= {"valid": "val", "validation": "val"}
+SPLITS = {
+    "train": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+}
 TITLE = re.compile(r"= (?!= )\S.* =")  # does not match a section, "= = Section = ="
 
 
@@ -56,37 +61,36 @@ def main(argv=None):
     out_dir = config.out_dir or f"data/wikitext{config.size}{suffix}"
     if config.verify:
         return shards.verify(out_dir)
-    data_set, files = None, {}
+    data_set, name = None, config.source
     if config.source:
         files = find_splits(Path(config.source))
         source = {split: text_sources.fingerprint(paths) for split, paths in files.items()}
         remedy = "repair the file, or use another --size or --variant"
     else:
         remedy = "use another --size or --variant, or pass local files as --source"
-        name = f"wikitext-{config.size}-{'raw-' if config.variant == 'raw' else ''}v1"
-        data_set = hub.PinnedDataset(HUB, name, config.revision, remedy)
-        source = data_set.source
-        for split in ("train", "validation", "test"):
-            files[SPLITS[split]] = functools.partial(data_set.files, split)
+        variant = "raw-" if config.variant == "raw" else ""
+        data_set = hub.PinnedDataset(
+            HUB, f"wikitext-{config.size}-{variant}v1", config.revision, remedy
+        )
+        source, name = data_set.source, data_set.name
+        files = {
+            SPLITS[split]: functools.partial(data_set.files, split)
+            for split in ("train", "validation", "test")
+        }
 
     def read_split(split):
-        name = data_set.name if data_set else f"{config.source} ({split})"
-        return read_articles(name, files[split], remedy)
+        return read_articles(name, files.get(split, []), remedy)
 
-    add_text = "add text to its file, or remove the file"
-    if config.source:
-        articles = ((split, read_split(split)) for split in files)
-        tokenization.check_splits(files, articles, add_text)
     preparation = tokenization.Preparation(
         config,
         out_dir,
         {**source, "variant": config.variant},
-        lambda: read_split("train") if "train" in files else [],
+        lambda: read_split("train"),
         files,
         data_set,
     )
     documents = ((split, *item) for split in files for item in enumerate(read_split(split)))
-    preparation.write(documents, add_text)
+    preparation.write(documents, "add text to its file, or remove the file")
 
 
 def find_splits(folder: Path) -> dict[str, list[Path]]:
@@ -96,9 +100,9 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
     a split.
     """
     found: dict[str, list[Path]] = {"train": [], "val": [], "test": []}
-    for path in sorted(folder.glob("[!.]*")):
-        words = re.split(r"[^a-z]+", path.name.lower())
-        splits = {SPLITS[word] for word in words if word in SPLITS and path.is_file()}
+    for path in filter(Path.is_file, sorted(folder.glob("[!.]*"))):
+        words = re.findall("[a-z]+", path.name.lower())
+        splits = {SPLITS[word] for word in words if word in SPLITS}
         if len(splits) > 1:
             raise InputError(f"{path}: rename it with only one of train, valid, test")
         for split in splits:
@@ -110,9 +114,9 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
             f"{folder} has no files wiki.{{train,valid,test}}.*{where}: pass another"
         )
     for split, paths in files.items():
-        formats = {text_sources.table_format(path) for path in paths}
+        kinds = {text_sources.table_format(path) for path in paths}
         # Only tables of one kind can be several files.
-        if len(paths) > 1 and (len(formats) > 1 or None in formats):
+        if len(paths) > 1 and kinds not in ({"json"}, {"parquet"}):
             names = " ".join(path.name for path in paths)
             raise InputError(f"{folder}: several files for {split} ({names}): keep one")
     return files

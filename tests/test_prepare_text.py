@@ -15,7 +15,6 @@ import pytest
 from conftest import ROOT, documents_of
 
 import prepare_text
-import prepare_wikitext
 from text_data import text_sources, tokenization, tokenizer
 
 
@@ -150,7 +149,7 @@ def test_skipped_files_are_listed_with_reason_and_remedy(tmp_path, capsys):
         assert line in printed
     for line in ("empty.jsonl: empty", "latin.txt: not UTF-8 text at byte 2: convert it to UTF-8"):
         assert line in printed
-    assert "page.html: markup: " in printed and "paper.PDF: a document, not text" in printed
+    assert "page.html: markup: " in printed and "paper.PDF: markup: " in printed
     assert documents_of(out, "train")[0].startswith("text")
     prepare(crawl, page, "--out_dir", tmp_path / "both")
     assert f"{page}: markup" not in capsys.readouterr().out
@@ -158,25 +157,26 @@ def test_skipped_files_are_listed_with_reason_and_remedy(tmp_path, capsys):
 
 
 def test_errors_come_before_a_tokenizer_is_trained(tmp_path, refused, monkeypatch):
-    rows, text, out = tmp_path / "rows.jsonl", tmp_path / "a.txt", tmp_path / "out"
-    rows.write_text('{"text": "row"}\n' * 19)
+    text, held, out = tmp_path / "a.txt", tmp_path / "held.txt", tmp_path / "out"
     text.write_text("text\n" * 50)
-    flags = ["--tokenizer", "bpe:300", "--out_dir"]
-    monkeypatch.setattr(tokenizer, "train_bpe", None)
-    (line,) = refused(prepare_text.main, text, *flags, text / "out")
-    assert f"cannot write {text / 'out'}: Not a directory" in line
-    held = tmp_path / "held.txt"
     held.touch()
-    (tmp_path / "wiki.train.txt").write_text(" \n = Title = \n \n Text . \n")
-    (tmp_path / "wiki.valid.txt").write_text(" \n \n")
-    no_text = "no text is left for the split 'val'"
-    for message, main, *sources in (
-        ("19 documents are too few to hold out every 20th", prepare_text.main, rows),
-        (no_text, prepare_text.main, text, "--val", held),
-        (no_text, prepare_wikitext.main, "--source", tmp_path),
+    monkeypatch.setattr(tokenizer, "train_bpe", None)
+    for message, *flags in (
+        (f"cannot write {text / 'out'}: Not a directory", "--out_dir", text / "out"),
+        ("held.txt is empty: leave it out", "--val", held, "--out_dir", out),
     ):
-        (line,) = refused(main, *sources, *flags, out)
+        (line,) = refused(prepare_text.main, text, "--tokenizer", "bpe:300", *flags)
         assert message in line
+    assert not out.exists()
+
+
+def test_a_split_without_text_removes_what_was_written(tmp_path, refused):
+    """19 documents are too few to hold out every 20th; the others are written first."""
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "out"
+    rows.write_text('{"text": "row"}\n' * 19)
+    flags = ["--tokenizer", "bpe:300", "--shard_tokens", 5, "--out_dir", out]
+    (line,) = refused(prepare_text.main, rows, *flags)
+    assert "no text is left for the split 'val': pass more sources" in line
     assert not out.exists()
 
 

@@ -176,9 +176,14 @@ class Meta:
         write_json(self.folder / META, self.content)
 
     def add_shard(self, split: str, entry: dict) -> None:
-        """List a shard that is on disk; entry: "file", "documents", ..."""
-        entries = [*self.shards_of(split), entry]
-        self.list_shards(split, sorted(entries, key=lambda shard: shard["file"]))
+        """List a shard that is on disk, once; entry: "file", "documents", ..."""
+        entries = {shard["file"]: shard for shard in [*self.shards_of(split), entry]}
+        self.list_shards(split, [entries[name] for name in sorted(entries)])
+
+    def listed_files(self) -> list[str]:
+        """Return the names of the shards of all splits."""
+        splits = self.content["splits"]
+        return [entry["file"] for split in splits for entry in self.shards_of(split)]
 
     def shards_of(self, split: str) -> list[dict]:
         return self.content["splits"].get(split, {"shards": []})["shards"]
@@ -192,10 +197,7 @@ class Meta:
 
     def remove(self) -> None:
         """Delete the shards, then meta.json, tokenizer, and an empty folder."""
-        for record in self.content["splits"].values():
-            for entry in record["shards"]:
-                (self.folder / entry["file"]).unlink(missing_ok=True)
-        for name in (META, *self.files):
+        for name in [*self.listed_files(), META, *self.files]:
             (self.folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
@@ -204,14 +206,14 @@ class Meta:
 def verify(folder: str | Path) -> None:
     """Check all hashes in a folder; raise InputError with a line per problem."""
     meta = read_meta(folder, f"--verify needs its hashes: prepare {folder} first")
-    problems = []
+    checked, problems = [], []
     for split in meta["splits"] or ["train"]:
         try:
-            Shards(folder, split, "always")
+            checked.append(Shards(folder, split, "always"))
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(*dict.fromkeys(problems))
-    entries = [entry for split in meta["splits"].values() for entry in split["shards"]]
-    tokens = sum(entry["tokens"] for entry in entries)
-    print(f"{folder}: {len(entries)} shards, {tokens:,} tokens, all match their hashes")
+    count = sum(len(split.tokens) for split in checked)
+    tokens = sum(split.total for split in checked)
+    print(f"{folder}: {count} shards, {tokens:,} tokens, all match their hashes")

@@ -88,8 +88,9 @@ def find_files(
             return "a linked folder: pass it as a source of its own"
         if path.suffix.lower() in COMPANIONS or path.name.endswith("~"):
             return "a backup, an index or a checksum by its name: rename it to read it"
-        is_empty = path not in named and not path.stat().st_size
-        return "empty" if is_empty else skip_reason(path, path in named)
+        if not path.stat().st_size:
+            return "empty: leave it out"
+        return skip_reason(path, path in named)
 
     found = {*named}
     for folder in map(Path, sources):

@@ -29,7 +29,6 @@ from text_data.tokenizer import TOKENIZER_FILE, is_choice, load_tokenizer, make_
 # Characters of text that one thread tokenizes at a time, if not one piece.
 BATCH_CHARACTERS = 1 << 16
 BATCHES_PER_CORE = 16  # that wait at most, which bounds memory
-NO_TEXT = "no text is left for the split '{}': {}"
 
 
 @dataclass
@@ -74,7 +73,7 @@ class Preparation:
         if settings.min_tokens > 1:
             source["min_tokens"] = settings.min_tokens
         description = {"dataset": Path(out_dir).resolve().name, "source": source}
-        # All checks come before a tokenizer is trained.
+        # Checks come before a tokenizer is trained.
         existing = shards.Meta(out_dir, description)
         stored = existing.content.get("tokenizer", "")
         if data_set and "revision" in existing.content:
@@ -82,24 +81,17 @@ class Preparation:
         if is_choice(choice, stored) and (existing.folder / TOKENIZER_FILE).exists():
             self.tokenizer = load_tokenizer(stored, out_dir)
         else:
-            if choice.startswith("bpe:") and stored and not is_choice(choice, stored):
-                shards.Meta(
-                    out_dir, description | {"tokenizer": choice}
-                )  # raises InputError
             check_writable(existing.folder)
             self.tokenizer = make_tokenizer(choice, texts)
-        description["tokenizer"] = self.tokenizer.name
-        description["vocab_size"] = self.tokenizer.vocab_size
+        description |= {
+            "tokenizer": self.tokenizer.name,
+            "vocab_size": self.tokenizer.vocab_size,
+        }
         self.meta = shards.Meta(out_dir, description, self.tokenizer.files)
-        self.writers = {}  # by split
-        for split in splits:
-            self.add_writer(split)
-
-    def add_writer(self, split: str, **options) -> shards.ShardWriter:
-        """Return a new `ShardWriter` of this data set."""
-        size = self.settings.shard_tokens
-        self.writers[split] = shards.ShardWriter(self.meta, split, size, **options)
-        return self.writers[split]
+        size = settings.shard_tokens
+        self.writers = {
+            split: shards.ShardWriter(self.meta, split, size) for split in splits
+        }
 
     def write(self, documents, remedy: str) -> None:
         """Write the missing shards and print a summary.
@@ -114,25 +106,68 @@ class Preparation:
             return
         if self.data_set and (commit := self.data_set.commit):
             meta.content["revision"] = commit
-        writers = [*self.writers.values()]
-        documents = ((self.writers[split], *document) for split, *document in documents)
         with preparing(meta):
-            tokenize_documents(documents, self.tokenizer, writers, self.settings.min_tokens)
+            self._tokenize(documents)
             for split, record in meta.content["splits"].items():
                 if not record["shards"]:
                     meta.remove()
-                    raise InputError(NO_TEXT.format(split, remedy))
+                    raise InputError(f"no text is left for the split '{split}': {remedy}")
 
+    def _tokenize(self, documents) -> None:
+        """Tokenize documents in threads; add them to their writers, in order."""
+        writers = self.writers.values()
+        workers = os.cpu_count() or 1
+        waiting = deque()  # (batch, future of its tokens)
+        offset = 0  # of the next piece's first token in its document
+        held = []  # tokens of a document that has fewer than min_tokens so far
 
-def check_splits(splits: Iterable[str], documents, remedy: str) -> None:
-    """Raise InputError for a split without text among (split, pieces) pairs."""
-    missing = list(splits)
-    for split, pieces in documents:
-        if split in missing and any(True for _ in pieces):
-            missing.remove(split)
-        if not missing:
-            return
-    raise InputError(NO_TEXT.format(missing[0], remedy))
+        def store_next():
+            nonlocal offset, held
+            batch, future = waiting.popleft()
+            encoded = zip(batch, future.result(), strict=True)
+            for (split, number, is_start, _), tokens in encoded:
+                if is_start:
+                    offset, held = 0, [np.array([self.tokenizer.eot])]
+                held.append(tokens)
+                if offset == 0 and sum(map(len, held)) < self.settings.min_tokens:
+                    continue
+                joined = np.concatenate(held)
+                self.writers[split].add(number, offset, joined)
+                offset += len(joined)
+                bar.update(len(joined))
+                held = []
+
+        with (
+            ThreadPoolExecutor(workers) as pool,
+            tqdm(unit=" tokens", unit_scale=True, desc="prepare", disable=None) as bar,
+        ):
+            for batch in self._batches(documents):
+                texts = [text for *_, text in batch]
+                waiting.append((batch, pool.submit(self.tokenizer.encode_batch, texts)))
+                if len(waiting) > BATCHES_PER_CORE * workers:
+                    store_next()
+                if all(writer.full for writer in writers):
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    return
+            while waiting:
+                store_next()
+        for writer in writers:
+            writer.close()
+
+    def _batches(self, documents):
+        """Yield lists of (split, document, whether it starts here, text)."""
+        batch, characters = [], 0
+        for split, number, text in documents:
+            if number < self.writers[split].start[0]:
+                continue  # in a finished shard
+            pieces = text_sources.split_text(text) if isinstance(text, str) else text
+            for index, piece in enumerate(pieces):
+                batch.append((split, number, index == 0, piece))
+                characters += len(piece)
+                if characters >= BATCH_CHARACTERS:
+                    yield batch
+                    batch, characters = [], 0
+        yield batch
 
 
 @contextmanager
@@ -157,66 +192,3 @@ def summarize(meta: shards.Meta) -> str:
         f"{split} {record['tokens']:,} tokens of {record['documents']:,} documents"
         for split, record in meta.content["splits"].items()
     )
-
-
-def tokenize_documents(
-    documents, tokenizer, writers: list[shards.ShardWriter], min_tokens: int = 1
-) -> None:
-    """Tokenize documents in threads; add them to their writers, in order.
-
-    documents: (writer, number in the source, text or pieces) of each.
-    """
-    workers = os.cpu_count() or 1
-    eot = np.array([tokenizer.eot])
-    waiting = deque()  # (batch, future of its tokens)
-    offset = 0  # of the next piece's first token in its document
-    held = []  # tokens of a document that has fewer than min_tokens so far
-
-    def store_next():
-        nonlocal offset, held
-        batch, future = waiting.popleft()
-        encoded = zip(batch, future.result(), strict=True)
-        for (writer, number, is_start, _), tokens in encoded:
-            if is_start:
-                offset, held = 0, [eot]
-            held.append(tokens)
-            if offset == 0 and sum(map(len, held)) < min_tokens:
-                continue
-            joined = np.concatenate(held)
-            writer.add(number, offset, joined)
-            offset += len(joined)
-            bar.update(len(joined))
-            held = []
-
-    with (
-        ThreadPoolExecutor(workers) as pool,
-        tqdm(unit=" tokens", unit_scale=True, desc="prepare", disable=None) as bar,
-    ):
-        for batch in _batches(documents):
-            texts = [text for *_, text in batch]
-            waiting.append((batch, pool.submit(tokenizer.encode_batch, texts)))
-            if len(waiting) > BATCHES_PER_CORE * workers:
-                store_next()
-            if all(writer.full for writer in writers):
-                pool.shutdown(wait=False, cancel_futures=True)
-                return
-        while waiting:
-            store_next()
-    for writer in writers:
-        writer.close()
-
-
-def _batches(documents):
-    """Yield lists of (writer, document, whether it starts here, text)."""
-    batch, characters = [], 0
-    for writer, number, text in documents:
-        if number < writer.start[0]:
-            continue  # in a finished shard
-        pieces = text_sources.split_text(text) if isinstance(text, str) else text
-        for index, piece in enumerate(pieces):
-            batch.append((writer, number, index == 0, piece))
-            characters += len(piece)
-            if characters >= BATCH_CHARACTERS:
-                yield batch
-                batch, characters = [], 0
-    yield batch
