@@ -13,10 +13,8 @@ import contextlib
 import dataclasses
 import functools
 import io
-import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +45,20 @@ LLAMA_NAMES = {
     "mlp.c_fc": ["mlp.gate_proj", "mlp.up_proj"],
     "mlp.c_proj": ["mlp.down_proj"],
     "ln_f": ["norm"],
-    "lm_head": ["lm_head"],
 }
 # Conv1D of GPT-2 stores its matrix transposed.
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
-# A tied output layer, and constants in older files.
-NOT_READ = ("lm_head.weight", ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
+# Constants in older files.
+NOT_READ = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 TOKENIZER_FILES = ("tokenizer*", "vocab.*", "merges.txt", "*tokens*.json")
-INDEX = "model.safetensors.index.json"
-DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+WEIGHTS = "model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
 
 
 class Index(msgspec.Struct):
@@ -73,12 +76,8 @@ def load_pretrained(
     which has no config.json and no tokenizer; None: 1024. Raises
     InputError if the model does not exist or is not supported.
     """
-    where, source = name, {}
-    revision = folder = content = None
-    if name.endswith(".gguf"):
-        folder = Path(name)
-        content, source = read_gguf(folder)
-    elif os.path.isfile(name):
+    where, revision, folder, content = name, None, None, None
+    if os.path.isfile(name) and not name.endswith(".gguf"):
         if name.endswith(".safetensors"):
             raise InputError(f"{name} is a file: pass its folder, which has config.json")
         settings, weights = _read_cable_v1(name)
@@ -87,22 +86,47 @@ def load_pretrained(
         import transformers  # noqa: F401  (if it is missing, nothing is downloaded)
 
         folder, revision = _find_folder(name)
-        source = _open_weights(name, folder)
-        where = f"{name}/config.json"
-        content = read_json(folder / "config.json", "name another model", dict)
-    if content is not None:
-        content.pop("auto_map", None)  # code of others
-        settings = settings_of(where, content)
-        settings["tied"] = content["tie_word_embeddings"] = _tie(name, settings, source)
+        if name.endswith(".gguf"):
+            theirs = read_gguf(folder)
+            content = theirs.config.to_diff_dict()
+            content.pop("quantization_config", None)
+            settings = settings_of(where, content)
+        else:
+            where = f"{name}/config.json"
+            content = read_json(folder / "config.json", "name another model", dict)
+            content.pop("auto_map", None)  # code of others
+            settings = settings_of(where, content)  # before the weights are read
+            theirs = _load(name, folder, dtype=_stored_dtype(name, folder))
+        weights = theirs.state_dict()
+        embedding, head = theirs.get_input_embeddings(), theirs.get_output_embeddings()
+        tied = embedding.weight is head.weight
+        if settings["tied"] and not tied:
+            print(
+                f"note: the output layer of {name} differs from its embedding, although its "
+                "config ties them: both are kept, as in transformers"
+            )
+        settings["tied"] = content["tie_word_embeddings"] = tied
     with _naming(where), torch.device("meta"):  # without memory
         model = GPT(GPTConfig(size="custom", **settings))
-    if content is not None:
-        weights = _read_weights(name, model, source)
+    if content:
+        weights = _convert(weights, model)
     what = f"the weights of {name} do not fit its settings"
     with refusing(what, "name another model", RuntimeError):
         model.load_state_dict(weights, assign=True)
     check_finite(model, name)
     return model, revision, folder, content
+
+
+def _convert(source: dict[str, Tensor], model: GPT) -> dict[str, Tensor]:
+    """Return a state_dict of our model from one of transformers."""
+    weights = {}
+    for ours in model.state_dict():
+        names = _source_names(ours, model.config.block)
+        tensors = [source[name] for name in names]
+        weights[ours] = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+        if names[0].endswith(TRANSPOSED):
+            weights[ours] = weights[ours].T.contiguous()
+    return weights
 
 
 @contextlib.contextmanager
@@ -116,7 +140,7 @@ def _naming(where: str):
 
 def _find_folder(name: str) -> tuple[Path, str | None]:
     """Return a folder of transformers, local or downloaded, and its commit on the hub."""
-    if os.path.isdir(name):
+    if os.path.isdir(name) or name.endswith(".gguf"):
         return Path(name), None
     if name.startswith(("/", ".", "~")):
         raise InputError(
@@ -128,20 +152,6 @@ def _find_folder(name: str) -> tuple[Path, str | None]:
     return folder, folder.name
 
 
-def _tie(name: str, settings: dict, source: dict) -> bool:
-    """Return whether the output layer is the embedding; copy it to where it is missing."""
-    embedding = _source_names("wte.weight", settings["block"])[0]
-    tied, head = settings["tied"], source.get("lm_head.weight")
-    if not tied or head is None or source.setdefault(embedding, head) is head:
-        return tied
-    if not (tied := torch.equal(source[embedding](), head())):
-        print(
-            f"note: the output layer of {name} differs from its embedding, although its "
-            "config ties them: both are kept, as in transformers"
-        )
-    return tied
-
-
 def tokenizer_of(
     name: str, folder: Path | None, model: GPT
 ) -> tuple[str, dict[str, bytes]]:
@@ -151,16 +161,13 @@ def tokenizer_of(
     the model.
     """
     found, vocab_size, files = "gpt2", GPT2_VOCABULARY, {}
-    paths = (
-        [path for pattern in TOKENIZER_FILES for path in folder.glob(pattern)]
-        if folder
-        else []
-    )
+    paths = []
+    if folder:
+        paths = [path for pattern in TOKENIZER_FILES for path in folder.glob(pattern)]
     if other := [path for path in paths if not (path.is_file() or path.is_dir())]:
-        raise InputError(
-            f"{other[0]} is not a file: copy it again"
-        )  # reading may never end
-    if paths or (folder and folder.suffix == ".gguf"):
+        # Reading may never end.
+        raise InputError(f"{other[0]} is not a file: copy it again")
+    if paths or name.endswith(".gguf"):
         tokenizer = from_hugging_face(str(folder), name)
         if not is_gpt2(tokenizer):
             found, vocab_size, files = tokenizer.name, tokenizer.vocab_size, tokenizer.files
@@ -180,78 +187,87 @@ def tokenizer_of(
 
 def _source_names(name: str, block: str) -> list[str]:
     """Return transformers' names of the rows of our parameter."""
-    if name.startswith("posenc."):
-        return ["wpe.weight"]
-    if block == "gpt2":
+    if name == "lm_head.weight":
         return [name]
+    if name.startswith("posenc."):
+        return ["transformer.wpe.weight"]
+    if block == "gpt2":
+        return [f"transformer.{name}"]
     module, _, parameter = name.rpartition(".")
-    prefix = ""
+    prefix = "model."
     if module.startswith("h."):
         _, number, module = module.split(".", 2)
-        prefix = f"layers.{number}."
+        prefix = f"model.layers.{number}."
     return [f"{prefix}{theirs}.{parameter}" for theirs in LLAMA_NAMES[module]]
 
 
-def _open_weights(name: str, folder: Path) -> dict[str, Callable[[], Tensor]]:
-    """Return {name in `_source_names`: function that reads the tensor}.
+def _stored_dtype(name: str, folder: Path) -> torch.dtype:
+    """Return the dtype that holds all weights in the files that transformers reads."""
+    from safetensors import safe_open
 
-    Reads the files that transformers reads: one, or those of the index.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    single, index = folder / "model.safetensors", folder / INDEX
-    if single.is_file():
-        paths = [single]
-    elif index.is_file():
-        files = read_json(index, "copy it again", Index)["weight_map"].values()
-        paths = [folder / file for file in sorted({*files})]
-    elif older := [*folder.glob("*.bin")]:
-        remedy = "load it in transformers and write it by save_pretrained"
-        raise InputError(f"'{name}' has {older[0].name}, and no safetensors: {remedy}")
-    else:
-        raise InputError(
-            f"no model at '{name}' (no model.safetensors): name a folder of transformers, or, "
-            "with internet access, a model on the hub"
-        )
-    source = {}
-    for path in paths:
-        with refusing(
-            f"{path} is missing or corrupt", "copy it again", (OSError, SafetensorError)
+    files = {WEIGHTS}
+    if not (folder / WEIGHTS).is_file():
+        remedy = "name a folder with safetensors, as save_pretrained of transformers writes"
+        files = {*read_json(folder / INDEX, remedy, Index)["weight_map"].values()}
+    kinds = set()
+    for path in (folder / file for file in files):
+        with (
+            refusing(f"{path} is missing or corrupt", "copy it again"),
+            safe_open(path, "pt") as weights,
         ):
-            file = safe_open(path, "pt")
-        for key in file.keys():  # noqa: SIM118
-            name = re.sub(r"^(model|transformer)\.", "", key)
-            source[name] = functools.partial(file.get_tensor, key)
-    return source
+            keys = [key for key in weights.keys() if not key.endswith(NOT_READ)]  # noqa: SIM118
+            kinds |= {weights.get_slice(key).get_dtype() for key in keys}
+    if other := kinds - DTYPES.keys():
+        raise InputError(f"{name} has weights of {', '.join(other)}: name another model")
+    return functools.reduce(torch.promote_types, (DTYPES[kind] for kind in kinds))
 
 
-def read_gguf(path: Path) -> tuple[dict, dict[str, Callable[[], Tensor]]]:
-    """Return config.json and weights, as `_open_weights`, of a GGUF file.
+def _load(name: str, folder: Path, **arguments) -> Any:
+    """Return a model of transformers. Raises InputError if its weights do not fit."""
+    import transformers
+
+    load: Any = transformers.AutoModelForCausalLM.from_pretrained
+    transformers.utils.logging.set_verbosity_error()
+    with (
+        refusing(f"{name} cannot be read by transformers", "name another model"),
+        contextlib.redirect_stderr(io.StringIO()),  # without progress bars
+    ):
+        model, report = load(
+            folder,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported, too
+            use_safetensors=True,
+            trust_remote_code=False,
+            **arguments,
+        )
+    if problems := [
+        f"{what.replace('_', ' ')} {sorted(found)}"
+        for what, found in report.items()
+        if found
+    ]:
+        raise InputError(
+            f"the weights of {name} do not fit its settings ({'; '.join(problems)[:200]}): "
+            "name another model"
+        )
+    return model
+
+
+def read_gguf(path: Path):
+    """Return transformers' model of a GGUF file, float32.
 
     transformers reads some of the settings and fills in others: raises
     InputError if it lost or added any.
     """
     import gguf
-    from transformers import AutoModelForCausalLM
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
-    load: Any = AutoModelForCausalLM.from_pretrained
-    with (
-        refusing(f"{path} cannot be read by transformers", "name another file"),
-        contextlib.redirect_stderr(io.StringIO()),  # without progress bars
-    ):
+    with refusing(f"{path} cannot be read", "name another model"):
         reader = gguf.GGUFReader(path)
-        model, report = load(
-            path.parent,
-            gguf_file=path.name,
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
+    model = _load(str(path), path.parent, gguf_file=path.name, dtype=torch.float32)
     found = {key: field.contents() for key, field in reader.fields.items()}
     kind = found["general.architecture"]
     needed = [f"{kind}.{key}" for key, to in GGUF_CONFIG_MAPPING[kind].items() if to]
-    problems = report["missing_keys"] | {*needed} - {*found, f"{kind}.vocab_size"}
-    problems = {f"no {key}" for key in problems}
+    problems = {f"no {key}" for key in {*needed} - {*found, f"{kind}.vocab_size"}}
     problems |= {
         f"{key} {found[key]}"
         for key in found.keys() - needed
@@ -266,47 +282,7 @@ def read_gguf(path: Path) -> tuple[dict, dict[str, Callable[[], Tensor]]]:
             f"transformers does not read all of {path} ({', '.join(sorted(problems))[:120]}): "
             "name a folder with safetensors"
         )
-    content = model.config.to_diff_dict()
-    content.pop("quantization_config", None)
-    weights = {
-        re.sub(r"^(model|transformer)\.", "", x): y for x, y in model.state_dict().items()
-    }
-    return content, {key: functools.partial(Tensor.detach, x) for key, x in weights.items()}
-
-
-def _read_weights(name: str, model: GPT, source: dict) -> dict:
-    """Return a state_dict. Raises InputError for missing, unknown and wrong weights."""
-    block, expected = model.config.block, model.state_dict()
-    names = {ours: _source_names(ours, block) for ours in expected}
-    needed = {theirs for parts in names.values() for theirs in parts}
-    unknown = {theirs for theirs in source.keys() - needed if not theirs.endswith(NOT_READ)}
-    for verb, found in (("lacks", needed - source.keys()), ("has unknown", unknown)):
-        if found:
-            listed = ", ".join(sorted(found))[:120]
-            raise InputError(f"'{name}' {verb} weights ({listed}): name another model")
-    weights = {}
-    for ours, parts in names.items():
-        tensors = [source[theirs]() for theirs in parts]
-        if block == "gpt2" and ours.endswith(TRANSPOSED):
-            tensors = [tensors[0].T.contiguous()]
-        shapes = [part.shape for part in expected[ours].split(_rows(model, ours))]
-        for theirs, tensor, shape in zip(parts, tensors, shapes, strict=True):
-            if tensor.shape != shape or tensor.dtype not in DTYPES:
-                raise InputError(
-                    f"the weights of {name} do not fit its settings ({theirs} is {tensor.dtype} "
-                    f"{tuple(tensor.shape)}, not {tuple(shape)} of float): name another model"
-                )
-        weights[ours] = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-    return weights
-
-
-def _rows(model: GPT, ours: str) -> list[int] | int:
-    """Return the rows of the parts of our matrix, as of split."""
-    c = model.config
-    parts = len(_source_names(ours, c.block))
-    heads = (c.n_head, c.n_kv_head, c.n_kv_head)
-    rows = {2: [c.n_inner] * 2, 3: [n * c.head_dim for n in heads]}  # of joined matrices
-    return rows.get(parts, len(model.state_dict()[ours]))
+    return model
 
 
 def _read_cable_v1(path: str) -> tuple[dict, dict]:
@@ -374,32 +350,20 @@ def original_config(run: Path, gpt: dict) -> dict | None:
 
 
 def save_original(model: GPT, config: dict, dtype: torch.dtype, folder: Path) -> None:
-    """Write config.json and the weights, converted to dtype."""
-    from huggingface_hub import save_torch_state_dict
-    from safetensors import SafetensorError
+    """Write a model as the class of transformers that its config.json names."""
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    weights = {name: tensor.to(dtype) for name, tensor in _original_weights(model).items()}
-    try:
-        save_torch_state_dict(weights, folder)
-    except SafetensorError as error:  # a full disk
-        raise OSError(str(error)) from error
-    config = config | {"dtype": str(dtype).removeprefix("torch.")}
-    config.pop("torch_dtype", None)  # the older name
-    text = json.dumps(config, indent=2) + "\n"
-    (folder / "config.json").write_text(text, encoding="utf-8")
-
-
-def _original_weights(model: GPT) -> dict[str, Tensor]:
-    """Return copies of the weights under transformers' names."""
-    block = model.config.block
-    prefix = "transformer." if block == "gpt2" else "model."
+    with torch.device("meta"):  # without memory
+        settings = CONFIG_MAPPING[config["model_type"]].from_dict(config)
+        theirs: Any = AutoModelForCausalLM.from_config(settings, dtype=dtype)
+    shapes = theirs.state_dict()
     weights = {}
     for ours, tensor in model.state_dict().items():
-        names = _source_names(ours, block)
-        parts = tensor.split(_rows(model, ours))
-        if block == "gpt2" and ours.endswith(TRANSPOSED):
-            parts = [tensor.T]
-        for name, part in zip(names, parts, strict=True):
-            name = name if name.startswith("lm_head") else prefix + name
-            weights[name] = part.clone(memory_format=torch.contiguous_format)
-    return weights
+        names = _source_names(ours, model.config.block)
+        if names[0].endswith(TRANSPOSED):
+            tensor = tensor.T
+        parts = tensor.to(dtype).split([len(shapes[name]) for name in names])
+        weights |= {x: part.clone() for x, part in zip(names, parts, strict=True)}
+    theirs.load_state_dict(weights, strict=False, assign=True)
+    theirs.tie_weights()
+    theirs.save_pretrained(folder)

@@ -305,10 +305,14 @@ def add_bias(writer):
             (),
             "model.gguf (rope_freqs.weight): name a folder",
         ),
-        (None, (), "model.gguf cannot be read by transformers ("),
+        (None, (), "model.gguf cannot be read ("),
         (lambda writer: writer.add_sliding_window(8), (), "attention.sliding_window 8)"),
         (add_bias, (), "model.gguf (1 tensors): name"),
-        (lambda writer: None, ("blk.0.ffn_up",), "(no model.layers.0.mlp.up_proj.weight)"),
+        (
+            lambda writer: None,
+            ("blk.0.ffn_up",),
+            "(missing keys ['model.layers.0.mlp.up_proj.weight'])",
+        ),
         (lambda writer: None, ("head_count_kv",), "(no llama.attention.head_count_kv)"),
     ],
 )
@@ -353,16 +357,22 @@ GATE, UP = f"{LAYER}mlp.gate_proj.weight", f"{LAYER}mlp.up_proj.weight"
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({Q: torch.zeros(16, C), K: torch.zeros(48, C)}, "q_proj.weight is torch.float32 (16, 32)"),
-        ({Q: torch.zeros(C, 16)}, "q_proj.weight is torch.float32 (32, 16), not (32, 32) of float"),
-        ({GATE: torch.zeros(48, C), UP: torch.zeros(80, C)}, "mlp.gate_proj.weight is torch.float"),
-        ({UP: torch.zeros(64, C, 1)}, "mlp.up_proj.weight is torch.float32 (64, 32, 1), not (64,"),
-        ({K: torch.zeros(C, C).to(torch.float8_e4m3fn)}, "k_proj.weight is torch.float8_e4m3fn"),
-        ({K: torch.zeros(C, C, dtype=torch.int8)}, "k_proj.weight is torch.int8 (32, 32), not"),
-        ({UP: torch.zeros(64, C, dtype=torch.bool)}, "up_proj.weight is torch.bool (64, 32), not"),
+        (
+            {Q: torch.zeros(16, C), K: torch.zeros(48, C)},
+            "q_proj.weight', torch.Size([16, 32]), torch.Size([32, 32])",
+        ),
+        ({Q: torch.zeros(C, 16)}, "q_proj.weight', torch.Size([32, 16]), torch.Size([32, 32])"),
+        (
+            {GATE: torch.zeros(48, C), UP: torch.zeros(80, C)},
+            "mismatched keys [('model.layers.0.mlp.gate_proj.weight'",
+        ),
+        ({UP: torch.zeros(64, C, 1)}, "mlp.up_proj.weight', torch.Size([64, 32, 1])"),
+        ({K: torch.zeros(C, C).to(torch.float8_e4m3fn)}, "has weights of F8_E4M3: name"),
+        ({K: torch.zeros(C, C, dtype=torch.int8)}, "has weights of I8: name"),
+        ({UP: torch.zeros(64, C, dtype=torch.bool)}, "has weights of BOOL: name"),
         ({"model.norm.weight": torch.full((C,), torch.nan)}, "contain NaN or Inf (ln_f.weight)"),
-        ({K: None}, "lacks weights (layers.0.self_attn.k_proj.weight)"),
-        ({"lm_head.weight": None}, "lacks weights (lm_head.weight)"),
+        ({K: None}, "(missing keys ['model.layers.0.self_attn.k_proj.weight'])"),
+        ({"lm_head.weight": None}, "(missing keys ['lm_head.weight'])"),
     ],
 )
 def test_wrong_tensors_are_named(tmp_path, refused, changes, message):
