@@ -28,7 +28,6 @@ from runtime import cli
 
 from errors import InputError
 from evaluation.intervals import Interval
-from evaluation.measures import MEASURES
 from evaluation.record_schema import read_records
 from evaluation.significance import explain_marks, paired_test
 from reporting.columns import (
@@ -88,7 +87,7 @@ def compare_at(length: int, first: Column, *others: Column) -> list[dict[str, st
         if all(by_seed) and not shared and max(map(len, by_seed)) > 1:
             what = f"{first.label} and {other.label} have no seed in common"
             raise InputError(f"{what}: evaluate runs of the same seeds")
-        ratio = compare((first, other), (length, length), MEASURES["perplexity"])
+        ratio = compare((first, other), length)
         if not ratio:
             continue
         text, p = "not comparable", MISSING

@@ -175,7 +175,13 @@ def report_lengths(
             matching = paper.load(paper.RECEPTIVE_FIELD_TABLE)
         parts = []
         if matching:
-            cells = paper_tables.cells_by_length(columns, matching, marks, speeds)
+            if metric is metrics.RECEPTIVE_FIELD:
+                cells = paper_tables.receptive_field_cells(columns, matching)
+            elif matching.metric == paper.TRAINING_LENGTHS:
+                trains = [record["train"] for record in speeds if "train" in record]
+                cells = paper_tables.training_length_cells(columns, trains, matching)
+            else:
+                cells = paper_tables.length_cells(columns, matching, marks)
             parts = add_compared(out, matching, cells)
         out.add_table(stem, table, *parts, warning=warning)
         if not metrics.entries_of(group):

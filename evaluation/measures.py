@@ -1,9 +1,7 @@
-"""Measures by which entries of records are compared, with intervals.
+"""Ratios of speed and memory of benchmarks, and the gain of context of records.
 
-    MEASURES["perplexity"]([(entry, other), (entry_of_seed_2, other_of_seed_2)])
-
-Each takes a pair of entries for each seed, and returns the first one's
-value relative to the second's.
+speed_ratio(entry, other)  # of bench.py
+gain_records(records)
 """
 
 import numpy as np
@@ -13,41 +11,31 @@ from evaluation.intervals import Interval
 
 GAIN = "Gain of context"  # record["metric"] of gain_records
 
-Pairs = list[tuple[dict, dict]]  # entries, one pair for each seed
 
-
-def _speed_ratio(pairs: Pairs) -> Interval:
+def speed_ratio(entry: dict, other: dict) -> Interval:
     """Return the ratio of two speeds, a mean over rounds of log ratios.
 
     Both are relative to rope, which bench.py measures in the same
     round. Records without its seconds have no interval.
     """
-    entry, other = pairs[0]
     if not ("others" in entry and "others" in other):
         return Interval(entry["ratios"]["rope"] / other["ratios"]["rope"])
-    logs = [np.log(e["others"]["rope"]) - np.log(e["seconds"]) for e in pairs[0]]
+    logs = [np.log(e["others"]["rope"]) - np.log(e["seconds"]) for e in (entry, other)]
     return intervals.ratio_of_rounds(*logs)
 
 
-def log_seconds_per_token(entry: dict) -> list[float]:
-    """Return logarithms of times per token, one of each round."""
-    return (np.log(entry["seconds"]) - np.log(entry["tokens"])).tolist()
+def memory_ratio(entry: dict, other: dict) -> Interval:
+    """Return the ratio of two memories."""
+    return Interval(entry["memory"] / other["memory"])
 
 
-def _memory_ratio(pairs: Pairs) -> Interval:
-    return Interval(pairs[0][0]["memory"] / pairs[0][1]["memory"])
+def time_ratio(entry: dict, other: dict) -> Interval:
+    """Return the ratio of two times per token, a mean over rounds."""
+    logs = [np.log(e["seconds"]) - np.log(e["tokens"]) for e in (entry, other)]
+    return intervals.ratio_of_rounds(*logs)
 
 
-def _time_ratio(pairs: Pairs) -> Interval:
-    return intervals.ratio_of_rounds(*map(log_seconds_per_token, pairs[0]))
-
-
-MEASURES = {
-    "perplexity": intervals.perplexity_ratio,
-    "speed": _speed_ratio,
-    "memory": _memory_ratio,  # this and the next one: quantities of training_lengths.csv
-    "time per token": _time_ratio,
-}
+MEASURES = {"memory": memory_ratio, "time per token": time_ratio}  # of training_lengths.csv
 
 
 def gain_records(records: list[dict]) -> list[dict]:

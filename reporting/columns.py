@@ -18,8 +18,7 @@ from typing import Any
 from runtime import cli
 
 from errors import InputError
-from evaluation.intervals import Interval
-from evaluation.measures import Pairs
+from evaluation.intervals import Interval, perplexity_ratio
 from reporting.formatting import (
     escape_markdown,
     join_numbers,
@@ -110,13 +109,8 @@ class Column:
         return math.nan if error is None else error
 
 
-def compare(
-    columns: Sequence[Column],
-    lengths: Sequence[float],
-    measure: Callable[[Pairs], Interval],
-    *ignored: str,
-) -> Interval | list[str]:
-    """Return the first column's value relative to the second's, at their lengths.
+def compare(columns: Sequence[Column], length: int, *ignored: str) -> Interval | list[str]:
+    """Return the first column's perplexity at a length relative to the second's.
 
     Paired by seed or, without a shared one, in order. ignored: settings
     that may differ. A list has the settings that prevent it, and is
@@ -124,11 +118,11 @@ def compare(
     """
     first, second = columns
     settings = first.differing(second, *ignored)
-    if settings or not (first.values(lengths[0]) and second.values(lengths[1])):
+    if settings or not (first.values(length) and second.values(length)):
         return settings
-    ours, theirs = first.entries_by_seed(lengths[0]), second.entries_by_seed(lengths[1])
+    ours, theirs = first.entries_by_seed(length), second.entries_by_seed(length)
     shared = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
-    return measure(shared or [*zip(ours.values(), theirs.values(), strict=False)])
+    return perplexity_ratio(shared or [*zip(ours.values(), theirs.values(), strict=False)])
 
 
 def dataset_of(record: dict) -> str:

@@ -17,22 +17,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from evaluation import measures
 from evaluation.intervals import Interval
-from evaluation.measures import MEASURES
 from evaluation.significance import BETTER, WORSE, explain_marks, paired_test
 from reporting.columns import Column, compare, dataset_of, group_by, make_columns
 from reporting.formatting import (
     MISSING,
     Table,
-    format_number,
     mean_and_deviation,
     with_interval,
 )
 from reporting.paper import (
     MARKS_REFERENCE,
     NDCG,
-    RECEPTIVE_FIELDS,
-    TRAINING_LENGTHS,
     Number,
     Printed,
 )
@@ -113,9 +110,13 @@ class Agreement:
         """
         if not self.measured():
             return None
-        is_off = bool(self.differing())
-        if is_off and self.paper.numbers:
-            return _growth_table(self.cells, self.paper)
+        is_off, paper = bool(self.differing()), self.paper
+        setting = ", ".join(filter(None, (paper.source, paper.dataset, paper.size)))
+        note = f"in parentheses the numbers of {setting}"
+        if paper.has_marks:
+            note += f". {BETTER}: {MARKS_REFERENCE} is significantly better, {WORSE}: worse"
+        if is_off and paper.numbers:
+            return _growth_table(self.cells, paper, note)
         rows = {}
         for cell in self.cells:
             text = cell.theirs.text
@@ -124,8 +125,7 @@ class Agreement:
             row = rows.setdefault(cell.row, {"encoding": cell.row})
             row[cell.column] = f"{cell.ours.text} ({text})"
         table = Table.from_rows([*rows.values()])
-        note = "." if is_off else " and the relative difference."
-        table.caption = f"{_describe(self.paper)}{note}{_explain(self.paper)}"
+        table.caption = f"{paper.metric}, {note}."
         return table
 
 
@@ -135,18 +135,7 @@ AGREEMENT_CAPTION = (
 )
 
 
-def _describe(paper: Printed) -> str:
-    setting = ", ".join(filter(None, (paper.dataset, paper.size)))
-    setting = f" ({setting})" if setting else ""
-    return f"{paper.metric}, in parentheses the printed numbers of {paper.source}{setting}"
-
-
-def _explain(paper: Printed) -> str:
-    better = f"{BETTER} {MARKS_REFERENCE} is significantly better"
-    return f" Marks: {better}, {WORSE} significantly worse." if paper.has_marks else ""
-
-
-def _growth_table(cells: list[Cell], paper: Printed) -> Table | None:
+def _growth_table(cells: list[Cell], paper: Printed, note: str) -> Table | None:
     """Return growth and order of the encodings at the longest context that both have.
 
     Growth is relative to the training length, or to the shortest
@@ -154,46 +143,35 @@ def _growth_table(cells: list[Cell], paper: Printed) -> Table | None:
     """
     from scipy import stats
 
-    contexts, name = paper.contexts, "the training length"
-    base = paper.trained_at if paper.trained_at in contexts else contexts[0]
-    at_context = {context: {} for context in contexts}
-    for cell in cells:
-        if cell.ours.value:
-            at_context[int(cell.column.replace(",", ""))][cell.row] = (
-                cell.ours,
-                cell.theirs,
-            )
-    longer = [context for context in contexts if context > base and at_context[context]]
-    if not longer:
+    base = paper.trained_at if paper.trained_at in paper.contexts else paper.contexts[0]
+    pairs = {
+        (cell.row, int(cell.column.replace(",", ""))): (cell.ours, cell.theirs)
+        for cell in cells
+        if cell.ours.value
+    }
+    last = max(context for _, context in pairs)
+    if last <= base:
         return None
-    first, last = at_context[base], at_context[longer[-1]]
-    values = np.array([[number.value for number in pair] for pair in last.values()])
+    labels = [label for label, context in pairs if context == last]
+    values = np.array([[each.value for each in pairs[label, last]] for label in labels])
     if paper.metric == NDCG:
         values = -values  # the best first
     ranks = stats.rankdata(values, "min", axis=0).astype(int)
-    orders = dict(zip(last, ranks, strict=True))
     rows = []
-    for label in dict.fromkeys(cell.row for cell in cells):
-        row = {"encoding": label, "growth": MISSING, "order": MISSING}
-        if label in last:
-            row["order"] = "{} ({})".format(*orders[label])
-        if label in first and label in last:
-            ends = zip(first[label], last[label], strict=True)
-            growths = [f"{format_number(b.value / a.value)}{b.mark}" for a, b in ends]
-            row["growth"] = "{} ({})".format(*growths)
-        rows.append(row)
-    pairs = [*itertools.combinations(values, 2)]
-    same = sum(np.prod(a - b) > 0 for a, b in pairs)
-    if not paper.trained_at:
-        name = "the shortest context"
-    unit = paper.trained_at or base
-    start = name if base == unit else f"{base / unit:g} times it"
+    for label, rank in zip(labels, ranks, strict=True):
+        growth = MISSING
+        if first := pairs.get((label, base)):
+            ends = zip(first, pairs[label, last], strict=True)
+            growth = "{} ({})".format(
+                *(f"{b.value / a.value:,.2f}{b.mark}" for a, b in ends)
+            )
+        rows.append({"encoding": label, "growth": growth, "order": "{} ({})".format(*rank)})
+    same = [np.prod(a - b) > 0 for a, b in itertools.combinations(values, 2)]
     table = Table.from_rows(rows)
     table.caption = (
-        f"{paper.metric} at {longer[-1] / unit:g} times {name}: growth relative to {start}, and "
-        f"order of the encodings; in parentheses those of {paper.source} ({paper.dataset}, "
-        f"{paper.size}). {same} of {len(pairs)} pairs of encodings have the paper's order."
-        f"{_explain(paper)}"
+        f"{paper.metric} at {last / base:g} times a context of {base:,}, ours in proportion to the "
+        f"training length: growth, and order of the encodings; {note}. {sum(same)} of {len(same)} "
+        "pairs of encodings have the paper's order."
     )
     return table
 
@@ -210,35 +188,23 @@ def differing_from(paper: Printed, column: Column) -> set[str]:
     length = paper.lengths.get(paper.name_of(column.pe), paper.trained_at or "")
     theirs = paper.settings | {"size": paper.size, "dataset": paper.dataset}
     theirs |= {"tokenizer": "gpt2", "block_size": length}
-    if window := paper.settings.get("cache_window"):
-        theirs["cache_window"] = window * column.trained_at // length
+    if "cache_window" in theirs:
+        theirs["cache_window"] = theirs["cache_window"] * column.trained_at // length
     for record in column.records:
         settings = record["settings"]
         trained = settings.get("encoder", record)
         ours = {} if "model" in settings else record_defaults()
-        ours = ours | settings | trained["settings"] | record["data"]
-        ours |= {name: record.get(name) for name in ("size", "block_size", "cache_window")}
+        ours = ours | settings | trained["settings"] | record["data"] | record
         if trained.get("step") is not None:
             ours["steps"] = trained["step"]
-        names = {name for name, value in theirs.items() if value != "" and name in ours}
-        differing |= {name for name in names if ours[name] != theirs[name]}
+        for name, value in theirs.items():
+            if value != "" and name in ours and ours[name] != value:
+                differing.add(name)
         # Sandwich scores the last token of segments (section 3.4); CABLE states no protocol.
         targets = (record.get("protocol") or {}).get("targets")
         if paper.is_sandwich and paper.numbers and not targets:
             differing.add("protocol")
     return differing
-
-
-def cells_by_length(
-    columns: list[Column], paper: Printed, marks: Marks, speeds: list[dict]
-) -> Iterator[Cell]:
-    """Return the cells that columns by length give; speeds: records of bench.py."""
-    if paper.metric == RECEPTIVE_FIELDS:
-        return receptive_field_cells(columns, paper)
-    if paper.metric == TRAINING_LENGTHS:
-        trains = [record["train"] for record in speeds if "train" in record]
-        return training_length_cells(columns, trains, paper)
-    return length_cells(columns, paper, marks)
 
 
 def length_cells(columns: list[Column], paper: Printed, marks: Marks) -> Iterator[Cell]:
@@ -329,40 +295,38 @@ def seed_marks(columns: list[Column], paper: Printed | None) -> tuple[Marks, str
     return marks, caption
 
 
-def _entries(result: dict, encodings: tuple[str, str], contexts: Sequence) -> tuple | None:
+def _entries(
+    result: dict, encodings: Sequence[str], contexts: Sequence, size: str
+) -> tuple[list[dict], set[str]] | None:
     """Return the entries of two encodings of a benchmark at a context each, or None.
 
-    That of the fused kernel where the encoding has it, else that of Triton.
+    That of the fused kernel where the encoding has it, else that of
+    Triton. With the settings in which it differs from a paper's size
+    and GPU.
     """
     found = []
     for name, context in zip(encodings, contexts, strict=True):
         cases = result["contexts"].get(str(context), {})
         found.append(cases.get(name) or cases.get(f"{name} triton"))
-    return tuple(found) if all(found) else None
-
-
-def _differing_benchmark(result: dict, size: str) -> set[str]:
-    """Return "size" and "device" if a benchmark differs in them; papers use GPUs."""
-    found = {"size"} if size not in ("", result["model"]) else set()
-    return found | {"device"} if result["device"].startswith("cpu") else found
+    differing = {"size"} if size not in ("", result["model"]) else set()
+    differing |= {"device"} if result["device"].startswith("cpu") else set()
+    return (found, differing) if all(found) else None
 
 
 def speed_cells(benchmark: str, result: dict, paper: Printed) -> Iterator[Cell]:
     """Yield ratios of speed; without the paper's context those of the longest one."""
     for row in paper.rows:
-        names, context = (row["encoding"], row["relative_to"]), row["context"]
-        differing = _differing_benchmark(result, row["size"])
+        names, context, other = (row["encoding"], row["relative_to"]), row["context"], set()
         if context not in result["contexts"]:
-            context = max(result["contexts"], key=int)
-            differing.add("context")
-        pair = _entries(result, names, 2 * [context])
-        if pair and row["benchmark"] == benchmark:
-            ratio = MEASURES["speed"]([pair])
+            context, other = max(result["contexts"], key=int), {"context"}
+        found = _entries(result, names, 2 * [context], row["size"])
+        if found and row["benchmark"] == benchmark:
+            ratio = measures.speed_ratio(*found[0])
             ours = Number(ratio.estimate, with_interval(ratio, 3))
             theirs = Number(float(row["ratio"]), f"{float(row['ratio']):.3f}")
             label = "{} / {}, {:,}".format(*names, int(context))
-            printed = f"{names}, {row['context']}"
-            yield Cell(label, printed, f"{benchmark} speed", ours, theirs, differing)
+            case = f"{names}, {row['context']}"
+            yield Cell(label, case, f"{benchmark} speed", ours, theirs, found[1] | other)
 
 
 def training_length_cells(
@@ -380,31 +344,32 @@ def training_length_cells(
     for row, scale in itertools.product(paper.rows, SCALES):
         names, quantity = (row["encoding"], row["baseline"]), row["quantity"]
         lengths = int(row["trained_at"]) // scale, int(row["baseline_trained_at"]) // scale
-        pairs = [*zip(names, lengths, strict=True)]
-        if not by_training.keys() >= {*pairs}:
+        runs = [*map(by_training.get, zip(names, lengths, strict=True))]
+        if None in runs:
             continue
-        runs = [by_training[pair] for pair in pairs]
         first = runs[0].records[0]
-        theirs = {"block_size": 1, "size": row["size"], "dataset": row["dataset"]}
-        ours = {"block_size": scale, "size": first["size"], "dataset": dataset_of(first)}
-        differing = {name for name in theirs if theirs[name] != ours[name]}
-        measured, unit, name = [], 100, f"{quantity} (%)"
+        theirs = {("block_size", 1), ("size", row["size"]), ("dataset", row["dataset"])}
+        ours = (
+            ("block_size", scale),
+            ("size", first["size"]),
+            ("dataset", dataset_of(first)),
+        )
+        differing = {name for name, _ in theirs.difference(ours)}
+        ratio, unit, name = None, 100, f"{quantity} (%)"
         if quantity == "perplexity":
-            at = 2 * lengths[1:]
-            measured = [(compare(runs, at, MEASURES[quantity], "block_size"), differing)]
+            ratio = compare(runs, lengths[1], "block_size")
             unit, name = runs[1].mean(lengths[1]), quantity
         for result in speeds if quantity != "perplexity" else ():
-            if pair := _entries(result, names, lengths):
-                settings = differing | _differing_benchmark(result, row["size"])
-                measured.append((MEASURES[quantity]([pair]), settings))
-        label = f"{names[0]}, {lengths[0]:,} / {names[1]}, {lengths[1]:,}"
-        for ratio, settings in measured:
-            if isinstance(ratio, Interval):
-                change = ratio.map(lambda value, unit=unit: unit * (value - 1))
-                number = Number(change.estimate, with_interval(change))
-                printed = Number(float(row["difference"].strip("<% ")), row["difference"])
-                case = f"{names}, {row['trained_at']}"
-                yield Cell(label, case, name, number, printed, settings)
+            if found := _entries(result, names, lengths, row["size"]):
+                ratio = measures.MEASURES[quantity](*found[0])
+                differing |= found[1]
+        if isinstance(ratio, Interval):
+            change = ratio.map(lambda value, unit=unit: unit * (value - 1))
+            number = Number(change.estimate, with_interval(change))
+            printed = Number(float(row["difference"].strip("<% ")), row["difference"])
+            case, label = f"{names}, {row['trained_at']}", "{}, {:,} / {}, {:,}"
+            label = label.format(names[0], lengths[0], names[1], lengths[1])
+            yield Cell(label, case, name, number, printed, differing)
 
 
 def generalization_cells(records: list[dict], paper: Printed) -> Iterator[Cell]:

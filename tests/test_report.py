@@ -271,7 +271,7 @@ def test_marks_of_tests_over_seeds_next_to_those_of_the_paper(tmp_path):
         ["sandwich", "1.01 (0.96)", "2 (2)"],
     ]
     assert cells_of(agreement)[2][1:5] == ["35", "8", "—", "—"]
-    assert "† sandwich is significantly better, ∗ significantly worse." in explained
+    assert "†: sandwich is significantly better, ∗: worse." in explained
     # An encoding that the table does not have, with one seed, changes no mark.
     text = reported(*records, record("alibi-shift:shift=-1", {256: 4.9, 512: 4.9}))
     assert "5.30 ± 0.10†" in text
