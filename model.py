@@ -454,14 +454,17 @@ class GPT(nn.Module):
         """Return FLOPs per token, 6 N + 12 L H D T (PaLM, appendix B).
 
         N counts no embedding that is not tied, and the output layer
-        only for the `predicted` tokens of a context.
+        only for the `predicted` tokens of a context. Convolutions over
+        logits (DAPE) are applied to each pair of tokens.
         """
         c = self.config
         table = c.vocab_size * c.n_embd
         unused = 0 if predicted is None else (1 - predicted / context) * table
         unused += 0 if c.tied else table
-        attention_flops = 12 * c.n_layer * c.n_head * c.head_dim * context
-        return 6 * (self.parameter_count() - unused) + attention_flops
+        convolutions = [x.weight for x in self.modules() if isinstance(x, nn.Conv2d)]
+        per_pair = 12 * c.n_layer * c.n_head * c.head_dim
+        per_pair += 6 * sum(weight.numel() for weight in convolutions)
+        return 6 * (self.parameter_count() - unused) + per_pair * context
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
         """Return groups: only weights of Linear and Embedding decay."""

@@ -35,6 +35,7 @@ from setting import setting
 from text_data.named_data import prepare_command
 from training import settings
 
+FLAGS = ("flags", "flags of train_gpt.py, after --")
 # Flags of train_gpt.py that the experiment sets.
 SET_HERE = {"pe", "seed", "data", "config", "out_dir", "init_from", "plugin"}
 SET_HERE |= {"dry_run", "list", "block_size"}
@@ -46,27 +47,34 @@ NEUTRAL = {"logger", "log_every", "checkpoint_every", "keep_checkpoints", "devic
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
 VARIABLES = "EXPERIMENT_VARIABLES"  # file for activate.sh: split, data, runs
 SCALES = {"full": 1, "small": 4, "smoke": 32}  # what lengths are divided by
-TARGETS = "eval_extrapolation.py --protocol same-targets --targets"
-# Of each setting: the commands at each scale, to which the lengths are
-# appended.
+# Of each scale and setting: a command, to which the lengths are appended.
 EVALUATIONS = {
-    "perplexity": ["eval_extrapolation.py --lengths"] * 3,
-    "same_targets": [
-        f"{TARGETS} {flags} --lengths"
-        for flags in ("1 --windows 1000", "64 --windows 250", "8 --windows 4")
-    ],
-    "recall": [
-        f"eval_recall.py {flags} --distances"
-        for flags in ("--trials 250", "--trials 100", "--passage 8 --trials 4")
-    ],
-    "receptive_field": [
-        f"eval_receptive_field.py --windows {windows} --lengths"
-        for windows in (100, 100, 4)
-    ],
+    "full": {
+        "perplexity": "eval_extrapolation.py --max_tokens 100000000 --lengths",
+        "same_targets": "eval_extrapolation.py --protocol same-targets --targets 1 "
+        "--windows 1000 --lengths",
+        "recall": "eval_recall.py --trials 250 --distances",
+        "receptive_field": "eval_receptive_field.py --windows 100 --lengths",
+    },
+    "small": {
+        "perplexity": "eval_extrapolation.py --max_tokens 131072 --lengths",
+        "same_targets": "eval_extrapolation.py --protocol same-targets --targets 64 "
+        "--windows 250 --lengths",
+        "recall": "eval_recall.py --trials 100 --distances",
+        "receptive_field": "eval_receptive_field.py --windows 100 --lengths",
+    },
+    "smoke": {
+        "perplexity": "eval_extrapolation.py --max_tokens 1024 --lengths",
+        "same_targets": "eval_extrapolation.py --protocol same-targets --targets 8 "
+        "--windows 4 --lengths",
+        "recall": "eval_recall.py --passage 8 --trials 4 --distances",
+        "receptive_field": "eval_receptive_field.py --windows 4 --lengths",
+    },
 }
-TOKENS = (10**8, 2**17, 1024)  # of perplexity, at each scale
-# Programs that find out what is left to do, and that take --plugin.
-RESUMES = r"(train_gpt|eval_|prepare_)|-m retrieval.(finetune|evaluate) "
+# Programs with an output that find out what is left to do, those that
+# torchrun can start, and those that take --plugin.
+RESUMES = "train_gpt|prepare_|-m retrieval.finetune"
+ON_ALL_RANKS = "train_gpt|eval_"
 TAKES_PLUGIN = r"(train_gpt|eval_|export_hf|sample|bench)|plot.py biases|-m retrieval.[ef]"
 
 
@@ -126,56 +134,49 @@ class Config:
     """folder for all outputs"""
     fixed: bool = False
     """train the configs as they are, one per device, in RUNS/NAME"""
-    jobs: int | Literal["auto"] = setting("auto", 1)
-    """jobs side by side; auto: one on GPUs, else one per core"""
+    jobs: int | None = setting(None, 1)
+    """jobs side by side; null: one on GPUs, else one per core"""
     dry_run: bool = False
     """print the commands, their cost and the disk space; run nothing"""
+    flags: list[str] = field(default_factory=list)
 
     def __post_init__(self):
-        problems = []
         if not (self.train or self.pretrained or self.commands):
-            problems.append("nothing to run: pass --train, --pretrained or --commands")
-        for name in ("block_size", "train_flags"):
-            if self.fixed and getattr(self, name):
-                problems.append(f"--fixed has the configs' {name}: remove --{name}")
-        for pe in self.encodings:
-            if "," in pe and ":" not in pe:
-                problems.append(f"encodings {pe}: separate them by spaces")
-        if self.paper and self.paper not in paper.index():
-            problems.append(f"--paper {self.paper} is not in results/paper: use another")
-        if self.sweep and not all(self.sweep.partition("=")[2].split(",")):
-            problems.append(f"--sweep {self.sweep} has no values: use SETTING=X,Y")
-        if problems:
-            raise InputError(*problems)
+            raise InputError("nothing to run: pass --train, --pretrained or --commands")
+        if self.fixed and (self.block_size or self.train_flags):
+            what = "--fixed trains the configs as they are"
+            raise InputError(f"{what}: remove --block_size and --train_flags")
+        if self.paper:
+            paper.load(self.paper)  # raises InputError
 
 
 def main(argv: list[str] | None = None) -> None:
-    words = [*(sys.argv[1:] if argv is None else argv), "--"]
-    end = words.index("--")
-    config, flags = cli.parse(Config, words[:end], __doc__), words[end + 1 : -1]
-    experiment = Experiment(config, flags)
-    jobs, report, logs = experiment.jobs, experiment.report, experiment.out / "logs"
-    side_by_side = "all" if config.fixed and config.jobs == "auto" else config.jobs
-    scheduler, status = Scheduler(jobs, report, logs, side_by_side), 0
+    config = cli.parse(Config, argv, __doc__, FLAGS)
+    experiment = Experiment(config)
+    jobs, report, out = [*experiment.jobs.values()], experiment.report, experiment.out
+    scheduler, status = Scheduler(jobs, report, out / "logs", config.jobs), 0
     if config.dry_run:
         from benchmarking import cost
 
         *costs, total = cost.describe_costs([job.words for job in jobs])
         for job, text in zip(jobs, costs, strict=True):
             print(f"+ {shlex.join(job.command(scheduler.ranks))}\n  {text}")
-        print("+ python", shlex.join(report), experiment.out / "...")
+        print("+ python", shlex.join(report), out / "...")
         print(total)
     else:
         status = scheduler.run()
-    experiment.write_variables()
+    models = [x.output for x in experiment.models if config.dry_run or x.state == "done"]
+    if experiment.models and (path := os.environ.get(VARIABLES)):
+        lines = [experiment.split, experiment.data, *models, ""]
+        Path(path).write_text("\n".join(lines))
     if status:
         sys.exit(status)
 
 
 def folder_name(words: list[str]) -> str:
     """Return flags as a part of a folder's name, as in -steps5000; "": none."""
-    given = [(name, x) for name, x in cli.split_flags(words) if name not in NEUTRAL]
-    return "".join("".join([f"-{name}", *x]) for name, x in given).replace("/", "_")
+    given = [[f"-{name}", *x] for name, x in cli.split_flags(words) if name not in NEUTRAL]
+    return "".join(itertools.chain(*given)).replace("/", "_")
 
 
 def split(line: str) -> list[str]:
@@ -186,23 +187,21 @@ def split(line: str) -> list[str]:
         raise InputError(f"'{line}' is no command ({error}): close its quotes") from None
 
 
-def output_of(words: list[str]) -> str:
-    """Return the file or folder that a command writes, or ""."""
-    values = dict(itertools.pairwise(words))
-    return values.get("--out_dir") or values.get("--out", "")
+def is_inside(words: list[str], folder: str) -> bool:
+    """Return whether one of the words names a file or folder, or what is inside."""
+    return bool(folder) and any(f"{word}/".startswith(f"{folder}/") for word in words)
 
 
 class Experiment:
-    """The jobs of an experiment, in the order in which they start."""
+    """The jobs of an experiment by command, in the order in which they start."""
 
-    def __init__(self, config: Config, flags: list[str]):
-        self.config, self.flags = config, flags
-        self.scale = [*SCALES].index(config.scale)
-        suffix = folder_name(flags).removeprefix("-")
+    def __init__(self, config: Config):
+        self.config = config
+        suffix = folder_name(config.flags).removeprefix("-")
         self.root = Path(config.runs) / suffix / ("" if config.fixed else config.scale)
         setting, equals, values = (config.sweep or "").partition("=")
-        own = split(config.train_flags)
-        for name, _ in cli.split_flags([*flags, *own, f"--{setting}"]):
+        self.train_flags = split(config.train_flags)
+        for name, _ in cli.split_flags([*config.flags, *self.train_flags, f"--{setting}"]):
             if name in SET_HERE and not (name == "block_size" and config.fixed):
                 remedy = (
                     "use --encodings, --seeds, --data, --block_size, --runs or --dry_run"
@@ -217,106 +216,111 @@ class Experiment:
         differing += ["block_size"] if len(config.block_size) > 1 else []
         if text := ",".join(filter(None, differing)):
             self.report += ["--may_differ", text]
-        self.jobs: list[Job] = []
+        self.jobs: dict[str, Job] = {}
         self.models: list[Job] = []  # those that make models
         if config.train or config.pretrained:
-            self.data, self.split, _ = self.prepare(config.data)
+            self.data, self.split = self.prepare(config.data)
         if config.pretrained:
             words = ["import_pretrained.py", *split(config.pretrained)]
-            self.add_run(words, self.out / "weights")
-        lengths = config.block_size or [0]
-        swept = [[f"--{setting}", x] if equals else [] for x in values.split(",")]
+            self.add_model(words, self.out / "weights")
+        swept = [[f"--{setting}", x] if setting else [] for x in values.split(",")]
         for training in itertools.product(
-            config.train, config.seeds, lengths, config.encodings, swept
+            config.train, config.seeds, config.block_size or [0], config.encodings, swept
         ):
-            self.train(*training)
+            self.add_training(*training)
         lines = config.commands
         for words in map(split, sys.stdin if lines == ["-"] else lines):
             if words:
-                self.add_command(words)
+                self.add(words)
 
-    def add(self, words: list[str], needs: list[Job]) -> Job:
-        """Add a job, or return the one with this command."""
-        command, output = " ".join(words), output_of(words)
-        if re.match(TAKES_PLUGIN, command):
+    def add(self, words: list[str]) -> Job:
+        """Add a job, unless there is one with this command; return it.
+
+        It needs the earlier jobs that write what it names.
+        """
+        values = dict(itertools.pairwise(words))
+        output = values.get("--out_dir") or values.get("--out", "")
+        if output and "/" not in output:
+            words = [str(self.out / word) if word == output else word for word in words]
+            output = str(self.out / output)
+        if re.match(TAKES_PLUGIN, " ".join(words)):
             for plugin in plugins.LOADED.values():
                 words = [*words, "--plugin", str(plugin.path)]
-        for known in self.jobs:
-            if known.words == words:
-                return known
-        count = 2 if words[0] == "-m" else 1
-        subject = Path(output or [*words, ""][count])
-        name = " ".join([*words[:count], "/".join(subject.parts[-2:])])
-        job = Job(name, words, needs, output, prints=words[0] == "sample.py")
-        job.resumes = bool(re.match(RESUMES, command))
-        job.on_all_ranks = bool(re.match("train_gpt|eval_", command))
-        self.jobs.append(job)
-        return job
+        command = shlex.join(words)
+        job = Job(
+            words,
+            [job for job in self.jobs.values() if is_inside(words, job.output)],
+            output,
+            resumes=bool(re.match(RESUMES, command)),
+            # The trainings of fixed configs are small: one on each device.
+            on_all_ranks=not self.config.fixed and bool(re.match(ON_ALL_RANKS, command)),
+            prints=words[0] == "sample.py",
+        )
+        return self.jobs.setdefault(command, job)
 
-    def prepare(self, name: str, tokens: int = 0) -> tuple[str, str, list[Job]]:
-        """Return a data set's folder, its split, and the job that makes it, if any.
+    def prepare(self, name: str, tokens: int = 0) -> tuple[str, str]:
+        """Add the job that makes a data set, if any; return its folder and split.
 
         tokens: that a training reads.
         """
         folder, split, words = prepare_command(name, self.config.scale, tokens)
-        return folder, split, [self.add(words, [])] if words else []
+        if words:
+            self.add(words)
+        return folder, split
 
-    def train(
+    def add_training(
         self, name: str, seed: int, block_size: int, pe: str, swept: list[str]
     ) -> None:
         """Add a training and its evaluations. swept: flags of --sweep."""
         config, parent = self.config, self.out
-        stem = name if config.fixed or not self.scale else config.scale
+        is_full = config.scale == "full"
+        stem = name if config.fixed or is_full else config.scale
         flags = ["--config", f"configs/{stem}.yaml", "--data", self.data]
-        own = split(config.train_flags)
         if not config.fixed:
             recipe = cli.parse(settings.Config, flags[:2], None)
-            length = int(self.at_scale(str(block_size))) or recipe.block_size
+            length = block_size // SCALES[config.scale] or recipe.block_size
             micro_batch = recipe.micro_batch * recipe.block_size // length
             flags += ["--block_size", str(length), "--micro_batch", str(micro_batch)]
-            trained = Path(self.data).name if self.scale else name
-            parent = self.root / f"{trained}-{length}{folder_name(own)}"
+            trained = name if is_full else Path(self.data).name
+            parent = self.root / f"{trained}-{length}{folder_name(self.train_flags)}"
+        flags += self.train_flags
         if stem == "small" and pe in SMALL_RATES:
-            own += ["--lr", f"{SMALL_RATES[pe]:g}"]
+            flags += ["--lr", f"{SMALL_RATES[pe]:g}"]
+        flags += [*swept, "--pe", pe, "--seed", str(seed), "--resume", *config.flags]
         out = parent / f"{pe}{folder_name(swept)}{f'-seed{seed}' if seed != 1 else ''}"
-        words = ["train_gpt.py", *flags, *own, *swept, "--pe", pe, "--seed", str(seed)]
-        words += ["--resume", *self.flags]
-        self.add_run(words, out, cli.parse(settings.Config, words[1:], None))
+        trained = cli.parse(settings.Config, flags, None)
+        self.prepare(config.data, trained.steps * trained.tokens_per_step)
+        self.add_model(["train_gpt.py", *flags], out, trained)
 
-    def add_run(
+    def add_model(
         self, words: list[str], run: Path, trained: settings.Config | None = None
     ) -> None:
         """Add a job that makes a model, and its evaluations."""
         config = self.config
-        tokens = trained.steps * trained.tokens_per_step if trained else 0
-        *_, needs = self.prepare(config.data, tokens)
-        job = self.add([*words, "--out_dir", str(run)], needs)
-        self.models.append(job)
+        self.models.append(self.add([*words, "--out_dir", str(run)]))
+        length = trained.block_size if trained else 1
+        is_rope = trained and trained.pe == "rope" and trained.causal
         for text in config.evaluate_on or [config.data]:
-            folder, split, needs = self.prepare(text)
-            for name, programs in EVALUATIONS.items():
-                if not (lengths := getattr(config, name)):
+            folder, split = self.prepare(text)
+            for measure, command in EVALUATIONS[config.scale].items():
+                if not (lengths := getattr(config, measure)):
                     continue
                 lengths = self.at_scale(lengths)
-                length = trained.block_size if trained else 1
                 longest = cli.parse_lengths(lengths, length)[-1]
-                program, *flags = programs[self.scale].split()
+                program, *flags = command.split()
                 words = [program, str(run), "--data", folder, "--split", split]
                 words += [*flags, lengths]
-                windows = [config.cache_window if program.startswith("eval_ex") else None]
-                if name == "perplexity":
-                    most = config.eval_tokens or TOKENS[self.scale]
-                    words += ["--max_tokens", str(most)]
-                    # The baseline of extrapolation: RoPE with a cache.
-                    if trained and trained.pe == "rope" and trained.causal:
-                        windows += [length] if length < longest else []
-                for window in windows:
-                    cache = ["--cache_window", str(window)] if window else []
-                    self.add([*words, *cache], [job, *needs])
+                if measure == "perplexity" and config.eval_tokens:
+                    words += ["--max_tokens", str(config.eval_tokens)]
+                window = config.cache_window if "extrapolation" in program else None
+                self.add([*words, "--cache_window", str(window)] if window else words)
+                # The baseline of extrapolation: RoPE with a cache.
+                if is_rope and measure == "perplexity" and not window and length < longest:
+                    self.add([*words, "--cache_window", str(length)])
         if config.hellaswag:
             source = config.hellaswag
             flags = [] if source == "hub" else ["--source", source]
-            self.add(["eval_hellaswag.py", str(run), *flags], [job])
+            self.add(["eval_hellaswag.py", str(run), *flags])
 
     def at_scale(self, lengths: str) -> str:
         """Return lengths, as in 512,1024,2x, at this scale; multiples stay."""
@@ -324,24 +328,6 @@ class Experiment:
         return re.sub(
             r"\b[1-9][0-9]*\b", lambda n: str(max(1, int(n[0]) // divisor)), lengths
         )
-
-    def add_command(self, words: list[str]) -> None:
-        """Add one of --commands, after those that write what it names."""
-        output = output_of(words)
-        if output and "/" not in output:
-            words = [str(self.out / word) if word == output else word for word in words]
-        needs = []
-        for job in self.jobs:
-            if job.output and any(f"{x}/".startswith(f"{job.output}/") for x in words):
-                needs.append(job)
-        self.add(words, needs)
-
-    def write_variables(self) -> None:
-        """Write the split, data and trained runs, for the lines of a script."""
-        if (path := os.environ.get(VARIABLES)) and self.models:
-            is_dry = self.config.dry_run
-            done = [x.output for x in self.models if is_dry or x.state == "done"]
-            Path(path).write_text("\n".join([self.split, self.data, *done, ""]))
 
 
 if __name__ == "__main__":

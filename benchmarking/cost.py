@@ -45,7 +45,7 @@ EVALUATIONS = {
 }
 
 
-UNITS = ("FLOPs", "disk", "download")  # of a cost, which also counts jobs; GB
+UNITS = ("FLOPs", "disk", "download")  # of a cost, which also counts jobs; bytes
 
 
 class Training(NamedTuple):
@@ -67,13 +67,6 @@ def data_size(folder: str, split: str, made: dict) -> tuple[int, int]:
     return tokens.get(split, 0), 320 if is_bytes else GPTConfig.vocab_size
 
 
-def flops_per_token(model: GPT, context: int) -> float:
-    """Return FLOPs of training on a token, with DAPE's convolutions of each pair."""
-    networks = (x.weight for x in model.modules() if isinstance(x, torch.nn.Conv2d))
-    per_pair = sum(map(torch.numel, networks))
-    return model.flops_per_token(context) + 6 * per_pair * context
-
-
 def estimate_training(config: settings.Config, made: dict) -> tuple[GPT, str, Counter]:
     """Return the model (without memory) of a training, a note, and the cost.
 
@@ -88,11 +81,11 @@ def estimate_training(config: settings.Config, made: dict) -> tuple[GPT, str, Co
         vocab_size = recall_task.SYMBOLS
     with torch.device("meta"):
         model = GPT(config.gpt_config(vocab_size))
-    flops = flops_per_token(model, config.block_size)
+    flops = model.flops_per_token(config.block_size)
     flops *= config.steps * config.tokens_per_step
     # Weights and two moments; one more checkpoint while it is written.
-    disk = 12e-9 * model.parameter_count() * (1 + config.keep_checkpoints)
-    return model, note, Counter(trainings=1, FLOPs=flops, disk=disk)
+    disk = 12 * model.parameter_count() * (1 + config.keep_checkpoints)
+    return model, note, Counter(trainings=1, FLOPs=int(flops), disk=disk)
 
 
 def estimate(words: list[str], made: dict) -> tuple[str, Counter]:
@@ -108,9 +101,9 @@ def estimate(words: list[str], made: dict) -> tuple[str, Counter]:
     note, cost = "", Counter([f"{program} (not estimated)"])
     if program.startswith("prepare_"):
         *_, download, tokens = DATA_SETS[Path(values["--out_dir"]).name]
-        size = 2e-9 * sum(tokens.values())
-        cost = Counter({"data sets": 1, "disk": size, "download": download})
-    elif program == "train_gpt.py":
+        size = {"disk": 2 * sum(tokens.values()), "download": int(1e9 * download)}
+        cost = Counter({"data sets": 1, **size})
+    elif program == "train_gpt.py" and (training or Path(words[2]).exists()):
         # A further training has --config RUN/config.yaml.
         flags = [*training.flags, *words[3:]] if training else words[1:]
         config = cli.parse(settings.Config, flags, None)
@@ -118,7 +111,7 @@ def estimate(words: list[str], made: dict) -> tuple[str, Counter]:
         training = Training(flags, config, model)
     elif training and program in EVALUATIONS:
         flops = evaluation_flops(program, values, training, made)
-        cost = Counter(evaluations=1, FLOPs=flops)
+        cost = Counter(evaluations=1, FLOPs=int(flops))
     made[values.get("--out_dir", "")] = training or values
     return note, cost
 
@@ -138,10 +131,10 @@ def evaluation_flops(program: str, values: dict, training: Training, made: dict)
     flops = 0
     lengths = values.get("--lengths") or values.get("--distances", str(most))
     for length in cli.parse_lengths(lengths, config.block_size):
-        length = min(length, int(values.get("--length", most)))
+        length = min(length, most)
         context = min(length, int(values.get("--cache_window", length)))
         tokens = length * sequences or total
-        flops += tokens * passes / 3 * flops_per_token(model, context)
+        flops += tokens * passes / 3 * model.flops_per_token(context)
     return flops
 
 
@@ -154,7 +147,6 @@ def describe_cost(config: settings.Config) -> str:
     lines = [
         model.describe(config.micro_batch),
         f"{config.steps:,} steps of {config.tokens_per_step:,} tokens = {tokens:,} tokens",
-        f"6 N + 12 L C T FLOPs per token, N = {model.parameter_count():,}; {MFU:.0%} MFU",
         describe(note, cost),
     ]
     return "\n".join(lines)
@@ -175,7 +167,7 @@ def describe_costs(commands: list[list[str]]) -> list[str]:
 
 
 def describe(note: str, cost: Counter) -> str:
-    """Return the note, FLOPs, hours, disk space and download, if there are any."""
+    """Return the note, FLOPs, hours, disk space and download, if they are not tiny."""
     parts, flops = [note], cost["FLOPs"]
     if flops:
         parts.append(f"{flops:.2g} FLOPs".replace("e+", "e"))
@@ -186,12 +178,11 @@ def describe(note: str, cost: Counter) -> str:
         elif flops < MOST_CPU_FLOPS:
             peaks["this CPU"] = measure_cpu()
         for name, peak in peaks.items():
-            if peak:
-                hours = float(f"{flops / peak / MFU / 3600:.2g}")
-                parts.append(f"{hours:,.10g} h of {name}")
+            hours = float(f"{flops / peak / MFU / 3600:.2g}") if peak else 0
+            parts += [f"{hours:,.10g} h of {name}"] if hours > 0.001 else []
     for what in ("disk", "download"):
         if cost[what]:
-            parts.append(f"{what} {cost[what]:,.1f} GB")
+            parts.append(f"{what} {cost[what] / 1e9:,.1f} GB")
     return "; ".join(filter(None, parts))
 
 

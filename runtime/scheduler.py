@@ -18,7 +18,6 @@ import contextlib
 import ctypes
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shlex
@@ -46,7 +45,6 @@ KILLING_SIGNALS = 3  # Ctrl-C or SIGTERM: jobs get SIGTERM, then SIGKILL
 class Job:
     """A command and its state."""
 
-    name: str
     words: list[str]  # without python or torchrun
     needs: list["Job"] = field(default_factory=list)
     output: str = ""  # file or folder that it makes
@@ -55,10 +53,18 @@ class Job:
     prints: bool = False  # to the terminal, instead of to a log
 
     state: str = "waiting"  # running, done, failed, skipped or interrupted
-    places: tuple[int, ...] = ()  # indices of its devices
-    failed_at: tuple[int, ...] = ()  # places of its first attempt
-    inputs: str = ""  # hash, if it has an output
+    devices: list[str] = field(default_factory=list)  # as in CUDA_VISIBLE_DEVICES
+    failed_on: list[str] = field(default_factory=list)  # devices of its first attempt
+    inputs: list = field(default_factory=list)  # words and what they name, of a new output
     started: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Of its log, and in messages: one for each output, else for each command."""
+        subject = self.output or shlex.join(self.words)
+        digest = hashlib.sha256(subject.encode()).hexdigest()[:8]
+        what = self.output or " ".join(self.words[1:2])
+        return re.sub("[ /]", "-", f"{self.words[0]}-{what[-50:]}-{digest}")
 
     def command(self, ranks: int) -> list[str]:
         if self.on_all_ranks and ranks > 1:
@@ -70,37 +76,34 @@ class Scheduler:
     """Runs jobs; keeps their logs and reports in a folder."""
 
     def __init__(
-        self, jobs: list[Job], report: list[str], logs: Path, side_by_side: int | str
+        self, jobs: list[Job], report: list[str], logs: Path, side_by_side: int | None
     ):
         """report: words of a command, to which records are appended.
 
-        side_by_side: jobs; "auto": one on GPUs, else one per core; "all": one each.
+        side_by_side: jobs; None: one on all GPUs if it can, else one per GPU or core.
         """
         self.jobs, self.report, self.logs = jobs, report, logs
-        self.is_due = False  # whether a report may have further records
-        self.has_failed, self.reported = False, []  # the latest report, and its records
+        self.has_failed, self.is_due = False, True  # the report
         count = int(os.environ.get(DEVICES, torch.cuda.device_count()))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         ids = re.findall("[^, ]+", visible) or [*map(str, range(count))]
         if "MIG" not in visible:  # CUDA counts one MIG device
             ids = ids[:count]
-        self.cores = len(os.sched_getaffinity(0))
-        self.ranks = max(1, count) if side_by_side in (1, "auto") else 1
-        self.devices = ids or [""] * self.cores
-        if isinstance(side_by_side, int) and self.ranks < 2:
-            self.devices = (ids or [""] * side_by_side)[:side_by_side]
-        self.usable = {*range(len(self.devices))}
+        cores = len(os.sched_getaffinity(0))
+        is_shared = side_by_side in (None, 1) and any(job.on_all_ranks for job in jobs)
+        self.ranks = max(1, count) if is_shared else 1
+        self.free = ids or [""] * (side_by_side or cores)  # devices
+        if self.ranks == 1:
+            self.free = self.free[:side_by_side]
+        self.usable = len(self.free)
+        self.threads = max(1, cores // self.usable)  # of a rank
         self.running: dict[Job, subprocess.Popen] = {}
         self.signals: list[int] = []
         self.passed_on = 0  # signals
         self.printed = time.time()
 
     def log_of(self, job: Job) -> Path:
-        """Return the path of a job's log: one for each output, else for each command."""
-        name = re.sub("[ /]", "-", job.name)[-200:]
-        subject = job.output or shlex.join(job.words)
-        digest = hashlib.sha256(subject.encode()).hexdigest()[:8]
-        return self.logs / f"{name}-{digest}.txt"
+        return self.logs / f"{job.name}.txt"
 
     def run(self) -> int:
         """Run all jobs; return 128 + N after signal N, 0 if all are done, else 1."""
@@ -112,31 +115,28 @@ class Scheduler:
         if self.signals:
             print("interrupted: run the same command again to continue", file=sys.stderr)
             return 128 + self.signals[0]
+        self.write_report()
         for job in self.jobs:
             if job.state != "done":
                 self.has_failed = True
                 command = shlex.join(job.command(self.ranks))
                 line = f"error: {job.state}: {command}: read {self.log_of(job)}"
                 print(line, file=sys.stderr)
-            elif job.failed_at:
-                device = self.devices[job.failed_at[0]]
-                print(
-                    f"note: {job.name} failed on device {device}, then left out: check it"
-                )
+            elif job.failed_on:
+                what = f"{job.name} failed on device {job.failed_on[0]}"
+                print(f"note: {what}, then left out: check it")
         return int(self.has_failed)
 
     def step(self) -> bool:
         """Note what has ended, and start what is ready; return whether any is left."""
-        for job, process in [*self.running.items()]:
-            if process.poll() is not None:
-                del self.running[job]
-                self.end(job, process.returncode)
+        ended = [job for job, x in self.running.items() if x.poll() is not None]
+        for job in ended:
+            self.end(job, self.running.pop(job).returncode)
         if self.signals:
             self.pass_on_signals()
             return bool(self.running)
         self.start_ready()
-        if self.is_due:
-            self.is_due = False
+        if ended:
             self.write_report()
         if time.time() - self.printed > PRINT_SECONDS:
             self.printed = time.time()
@@ -147,12 +147,12 @@ class Scheduler:
 
     def pass_on_signals(self) -> None:
         """Send jobs the signals that have arrived: trainings save a checkpoint."""
-        if self.passed_on < len(self.signals):
-            self.passed_on = len(self.signals)
-            for process in self.running.values():
+        is_new = self.passed_on < len(self.signals)
+        self.passed_on = len(self.signals)
+        for process in self.running.values():
+            if is_new:
                 process.terminate()
-        if self.passed_on >= KILLING_SIGNALS:
-            for process in self.running.values():
+            if self.passed_on >= KILLING_SIGNALS:
                 for each in _descendants(process.pid):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(each, signal.SIGKILL)
@@ -161,30 +161,29 @@ class Scheduler:
         """Start the first jobs that have what they need, while there are devices."""
         for job in self.jobs:
             states = {need.state for need in job.needs}
-            if job.state == "waiting" and states & {"failed", "interrupted", "skipped"}:
-                job.state = "skipped"
-            if job.state != "waiting" or states - {"done"}:
+            if job.state != "waiting" or states & {"waiting", "running"}:
                 continue
-            used = {place for other in self.running for place in other.places}
             count = self.ranks if job.on_all_ranks else 1
-            places = tuple(sorted(self.usable - used)[:count])
-            if len(places) < count or self.signals:
+            if states - {"done"}:
+                job.state = "skipped"
+            elif len(self.free) < count or self.signals:
                 return
-            self.start(job, places)
+            else:
+                self.start(job, count)
 
     def write_report(self) -> None:
         """Run the report on the records of all calls; concurrent calls wait for each other."""
         with locked(self.logs / "report"):
             reports = [job_report.read(path) for path in sorted(self.logs.glob("*.jsonl"))]
             records = dict.fromkeys(x for report in reports for x in report["records"])
-            state = [(path, _describe(path)) for path in records]
-            if state != self.reported:
+            if self.is_due and records:
                 words = ["python", *self.report, *records]
                 done = subprocess.run(words, preexec_fn=_end_with_parent)
-                self.reported, self.has_failed = state, bool(done.returncode)
+                self.has_failed = bool(done.returncode)
+        self.is_due = False
 
-    def start(self, job: Job, places: tuple[int, ...]) -> None:
-        """Start a job, unless it is recorded, or another call runs it."""
+    def start(self, job: Job, count: int) -> None:
+        """Start a job on so many devices, unless it is recorded, or another call runs it."""
         path = self.log_of(job)
         with open(path, "ab") as log:
             try:  # the job inherits the lock
@@ -198,23 +197,22 @@ class Scheduler:
                 pass
             path = path.with_suffix(".jsonl")
             if job.output and not job.resumes and self.reuse_or_clear(job, path):
-                job.state, self.is_due = "done", True
+                job.state = "done"
                 print(f"done: {job.name}, which an earlier call finished", flush=True)
                 return
             job_report.append(path, finished=True, repeated=False, inputs=None)
-            threads = max(1, self.cores // len(self.devices))
+            job.devices, self.free = self.free[:count], self.free[count:]
             environment = {
-                "OMP_NUM_THREADS": str(threads),
+                "OMP_NUM_THREADS": str(self.threads),
                 **os.environ,
                 "PYTHONUNBUFFERED": "1",
                 job_report.VARIABLE: str(path),
             }
-            devices = ",".join(self.devices[place] for place in places)
-            if devices:
-                environment["CUDA_VISIBLE_DEVICES"] = devices
-            words = job.command(len(places))
+            if any(job.devices):
+                environment["CUDA_VISIBLE_DEVICES"] = ",".join(job.devices)
+            words = job.command(count)
             print(f"+ {shlex.join(words)}", flush=True)
-            job.state, job.places, job.started = "running", places, time.time()
+            job.state, job.started = "running", time.time()
             self.running[job] = subprocess.Popen(
                 words,
                 stdout=None if job.prints else log,
@@ -227,58 +225,47 @@ class Scheduler:
     def reuse_or_clear(self, job: Job, path: Path) -> bool:
         """Return whether a job is recorded with its inputs; else remove its folder."""
         output, record = job.output, job_report.read(path)
-        inputs = [(word, _describe(word)) for word in job.words if word != output]
-        job.inputs = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
-        is_ours = record.get("output") == output
-        made = [record.get("inputs"), record.get("result")]
-        if is_ours and made == [job.inputs, _result(output)]:
+        job.inputs = [[word, _describe(word)] for word in job.words if word != output]
+        result = os.path.isdir(output) or _describe(output)
+        if [record.get("inputs"), record.get("result")] == [job.inputs, result]:
             return True
-        if is_ours:
+        if "output" in record:
             shutil.rmtree(output, ignore_errors=True)
         if not os.path.isdir(output):  # a folder of the user's stays
             job_report.append(path, output=output)
         return False
 
     def end(self, job: Job, status: int) -> None:
-        """Note how a job has ended."""
+        """Note how a job has ended; leave out a device that may be broken."""
         path, seconds = self.log_of(job).with_suffix(".jsonl"), time.time() - job.started
         reported = job_report.read(path)
         job.state = "failed" if status else "done"
         is_stopped = status == -signal.SIGTERM or (status and self.signals)
         if is_stopped or not reported["finished"]:
             job.state = "interrupted"
-        if job.state == "failed" and self.leave_out_device(job, seconds):
-            job.state = "waiting"
+        freed = job.devices
+        can_spare = any(freed) and self.ranks == 1 < self.usable
+        if job.state == "failed" and job.failed_on:  # it was not the device
+            freed = freed + job.failed_on
+            self.usable += 1
+        elif job.state == "failed" and can_spare and seconds < QUICK_SECONDS:
+            job.state, job.failed_on, freed = "waiting", freed, []
+            self.usable -= 1
+        self.free += freed
         if job.state == "done":
-            self.is_due = True
-            job_report.append(path, inputs=job.inputs, result=_result(job.output))
+            result = os.path.isdir(job.output) or _describe(job.output)
+            job_report.append(path, inputs=job.inputs, result=result)
+        self.is_due |= not reported["repeated"]
         note = ", which an earlier call finished" if reported["repeated"] else ""
         print(f"{job.state}: {job.name}{note}, {seconds:.1f} s", flush=True)
 
-    def leave_out_device(self, job: Job, seconds: float) -> bool:
-        """Leave out the device of a failed job, and return whether to try another one."""
-        if job.failed_at:  # it was not the device
-            self.usable |= {*job.failed_at}
-            return False
-        is_alone = self.ranks > 1 or len(self.usable) == 1 or not any(self.devices)
-        if is_alone or seconds > QUICK_SECONDS or self.signals:
-            return False
-        job.failed_at = job.places
-        self.usable -= {*job.places}
-        return True
-
-
-def _result(path: str) -> str | bool:
-    """Return a file's hash; True for a folder, False for nothing."""
-    return hash_file(path) if os.path.isfile(path) else os.path.isdir(path)
-
 
 def _describe(path: str) -> str | list | None:
-    """Return a file's hash, or names, sizes and times of a folder's files."""
+    """Return a file's hash, or names, sizes and times of a folder's files, as JSON."""
     if not os.path.isdir(path):
         return hash_file(path) if os.path.isfile(path) else None
     files = [x for x in Path(path).glob("[!.]*") if not x.name.startswith("eval_")]
-    return sorted((x.name, x.stat().st_size, x.stat().st_mtime_ns) for x in files)
+    return sorted([x.name, x.stat().st_size, x.stat().st_mtime_ns] for x in files)
 
 
 def _descendants(process: int) -> list[int]:

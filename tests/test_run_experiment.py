@@ -76,9 +76,8 @@ cat {answered} >"${{EXPERIMENT_VARIABLES:-/dev/null}}"
 
 
 def experiment(words):
-    end = words.index("--") if "--" in words else len(words)
-    config = cli.parse(run_experiment.Config, words[:end], None)
-    return run_experiment.Experiment(config, words[end + 1 :])
+    config = cli.parse(run_experiment.Config, words, None, run_experiment.FLAGS)
+    return run_experiment.Experiment(config)
 
 
 @pytest.mark.parametrize("name", TRAININGS)
@@ -87,7 +86,7 @@ def test_trainings_have_the_papers_settings(name, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     found = set()
     for call in calls_of(name, tmp_path):
-        for job in experiment(call).jobs:
+        for job in jobs_of(*map(shlex.quote, call)):
             if job.words[0] == "train_gpt.py":
                 flags = {flag: " ".join(values) for flag, values in cli.split_flags(job.words[1:])}
                 config, pe = Path(flags.pop("config")), flags.pop("pe")
@@ -127,7 +126,7 @@ def test_dry_run_prints_commands_that_the_programs_accept(
 
 
 def jobs_of(*words):
-    return experiment(shlex.split(" ".join(words))).jobs
+    return [*experiment(shlex.split(" ".join(words))).jobs.values()]
 
 
 def test_continued_trainings_are_evaluated_on_the_same_split(tmp_path):
@@ -216,7 +215,7 @@ def test_commands_wait_for_those_that_write_what_they_read(monkeypatch):
         ["plot.py", "losses", f"{root}/bb", "--out", "losses.png"],
     ]
     words = ["--runs", root, "--commands", *map(shlex.join, lines)]
-    export, finetune, report, plot = experiment(words).jobs
+    export, finetune, report, plot = experiment(words).jobs.values()
     assert [job.words for job in (export, finetune, report)] == lines[:3]
     assert plot.words[-1] == f"{root}/full/experiment/losses.png"
     needs = [[other.words for other in job.needs] for job in (export, finetune, report, plot)]
@@ -251,7 +250,7 @@ def output_job(folder, command, *inputs):
     """Return a job that adds a line to a folder's file `made`."""
     out = folder / "out"
     code = f"echo x >>{folder}/count; mkdir {out}; {command}"
-    return Job("make", ["log", code, *map(str, inputs)], output=str(out))
+    return Job(["log", code, *map(str, inputs)], output=str(out))
 
 
 def count(folder):
@@ -265,7 +264,7 @@ def test_a_file_that_is_damaged_is_made_again(tmp_path, run):
         if damage is not None:
             out.write_text(damage)
         code = f"echo x >>{tmp_path}/count; echo mine >{out}"
-        assert run(Job("bench", ["log", code], output=str(out))) == 0
+        assert run(Job(["log", code], output=str(out))) == 0
     assert out.read_text() == "mine\n" and count(tmp_path) == 2
 
 
@@ -321,7 +320,7 @@ DAMAGES = [
 def record_job(folder, name, code=""):
     """Return a job that writes a record, reports it and runs further code."""
     path = folder / name
-    return Job(name, ["log", f"touch {path}; {say(records=[str(path)])}{code}"])
+    return Job(["log", f"touch {path}; {say(records=[str(path)])}{code}"])
 
 
 def reported(folder):
@@ -332,7 +331,8 @@ def reported(folder):
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_reports_lose_only_their_own_rows(tmp_path, run, damage):
     assert run(record_job(tmp_path, "a"), record_job(tmp_path, "b")) == 0
-    (path,) = (tmp_path / "logs").glob("a-*.jsonl")
+    path = tmp_path / "logs" / f"{record_job(tmp_path, 'a').name}.jsonl"
+    assert path.exists()
     path.write_bytes(damage)
     assert run(record_job(tmp_path, "b")) == 0
     assert reported(tmp_path) == "b"
@@ -342,7 +342,7 @@ def test_damaged_reports_lose_only_their_own_rows(tmp_path, run, damage):
 
 def test_jobs_have_logs_of_their_own(tmp_path, run):
     names = ["rope+cable", "rope_cable", "a/b", "a b", "a-b", "1" + "a" * 200, "2" + "a" * 200]
-    assert run(*[Job(name, ["log", f"echo {name}"]) for name in names]) == 0
+    assert run(*[Job(["log", f"echo {name}"]) for name in names]) == 0
     logs = [path.read_text().strip() for path in (tmp_path / "logs").glob("*.txt")]
     assert sorted(logs) == sorted(names)
 
@@ -356,8 +356,8 @@ def test_records_that_are_written_while_a_signal_arrives_count(tmp_path, run):
 @pytest.mark.parametrize("end", [say(finished=False), "kill -TERM $$"])
 def test_a_training_that_ends_before_its_last_step_is_interrupted(tmp_path, run, capsys, end):
     """Also with status 0, as after SIGTERM to it alone: no evaluation, no report, no success."""
-    train = Job("train", ["log", end])
-    evaluation = Job("evaluate", ["log", f"touch {tmp_path}/evaluated"], [train])
+    train = Job(["log", end])
+    evaluation = Job(["log", f"touch {tmp_path}/evaluated"], [train])
     assert run(train, evaluation) == 1
     assert (train.state, evaluation.state) == ("interrupted", "skipped")
     assert "error: interrupted: python log" in capsys.readouterr().err
@@ -375,7 +375,7 @@ def test_signals_reach_jobs_that_start_at_that_moment(tmp_path, run, monkeypatch
         return process
 
     monkeypatch.setattr(scheduler.subprocess, "Popen", start)
-    jobs = [Job(name, ["log", "sleep 30"]) for name in "ab"]
+    jobs = [Job(["log", f": {name}; sleep 30"]) for name in "ab"]
     begin = time.monotonic()
     assert run(*jobs, width=2) == 128 + signal.SIGTERM
     assert [job.state for job in jobs] == ["interrupted", "waiting"]
@@ -385,13 +385,13 @@ def test_signals_reach_jobs_that_start_at_that_moment(tmp_path, run, monkeypatch
 @pytest.mark.parametrize(
     "visible, count, side_by_side, devices",
     [
-        ("", 8, "auto", "0,1,2,3,4,5,6,7"),
-        ("2,5,", 2, "auto", "2,5"),
-        ("0,1,2,3", 2, "auto", "0,1"),
+        ("", 8, None, "0,1,2,3,4,5,6,7"),
+        ("2,5,", 2, None, "2,5"),
+        ("0,1,2,3", 2, None, "0,1"),
         ("GPU-a,GPU-b", 2, 1, "GPU-a,GPU-b"),
-        ("MIG-a,MIG-b", 1, "auto", "MIG-a"),
+        ("MIG-a,MIG-b", 1, None, "MIG-a"),
         ("0,1,2,3", 4, 2, "0"),
-        ("-1", 0, "auto", "-1"),
+        ("-1", 0, None, "-1"),
     ],
 )
 def test_ranks_and_threads_of_a_job(
@@ -404,7 +404,7 @@ def test_ranks_and_threads_of_a_job(
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(16))
     write_program(tmp_path / "bin" / "torchrun", '#!/bin/bash\necho "$2"; python "${@:3}"\n')
     words = ["log", f"echo $CUDA_VISIBLE_DEVICES $OMP_NUM_THREADS >{tmp_path}/seen"]
-    job = Job("a", words, on_all_ranks=True)
+    job = Job(words, on_all_ranks=True)
     assert run(job, width=side_by_side) == 0
     ranks = devices.count(",") + 1
     (log,) = (tmp_path / "logs").glob("*.txt")

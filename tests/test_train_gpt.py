@@ -426,7 +426,7 @@ def test_dry_run_prints_the_cost_and_writes_nothing(data_dir, tmp_path, capsys, 
     flags = ["--size", "medium", "--pe", "learnable", "--out_dir", str(run), "--dry_run"]
     train_gpt.main([*flags, "--data", str(tmp_path / "nodata")])
     output = capsys.readouterr().out
-    assert "N = 354,871,296" in output  # Radford et al. 2019, with 50,304 tokens
+    assert "354.87M parameters" in output  # Radford et al. 2019, with 50,304 tokens
     assert "19,000 steps of 524,288 tokens = 9,961,472,000 tokens" in output
     assert not run.exists()
     recall = ["--objective", "recall", "--block_size", "32", "--tokens_per_step", "256"]

@@ -4,11 +4,8 @@ folder, split, words = prepare_command("fineweb-edu", scale="full")
 """
 
 import contextlib
-from pathlib import Path
 
-from runtime.files import working_folder_of
-
-from data_loader import Shards
+from data_loader import Shards, read_meta
 from errors import InputError
 
 TWO_SHARDS = {"train": 10**8, "val": 10**8}
@@ -76,11 +73,8 @@ def prepare_command(name: str, scale: str, tokens: int = 0) -> tuple[str, str, l
     the whole text. Raises InputError for other names.
     """
     if name not in DATA_SETS:
-        if not [*Path(name).glob("*_val_*.bin")]:
-            problem = f"--data {name} is no data set{working_folder_of(name)}"
-            known = ", ".join(DATA_SETS)
-            raise InputError(f"{problem}: use {known}, or a folder of shards")
-        return name, "test" if [*Path(name).glob("*_test_*.bin")] else "val", []
+        meta = read_meta(name, f"use {', '.join(DATA_SETS)}, or a folder of shards")
+        return name, "test" if "test" in meta["splits"] else "val", []
     if scale == "small" and f"{name}-bytes" in DATA_SETS:
         name += "-bytes"
     name = "stdlib" if scale == "smoke" else name

@@ -48,14 +48,14 @@ def test_trainings_and_evaluations_by_hand(costs):
     expected += 3 * pair_flops(LENGTH) * STEPS * STEP_TOKENS // LENGTH
     assert training["FLOPs"] == expected
     assert text.startswith("0.00 epochs of 118,000,000 tokens; ")
-    assert training["disk"] == pytest.approx(3 * 12 * WEIGHTS / 1e9)
+    assert training["disk"] == 3 * 12 * WEIGHTS
     # The test split of WikiText-103 has 0.29M tokens, not the 100M of --max_tokens.
     command = "eval_extrapolation.py runs/nope --data data/wikitext103 --split test --lengths 1x,64"
     evaluation = costs(PREPARE, TRAIN.format(pe="nope"), f"{command} --max_tokens 100000000")
     expected = sum(290_000 * (2 * WEIGHTS + pair_flops(each) / each) for each in (32, 64))
     assert evaluation["FLOPs"] == pytest.approx(expected)
     data = costs(PREPARE)
-    assert 0.2 < data["disk"] < 0.3 and data["download"] == 0.3
+    assert 0.2e9 < data["disk"] < 0.3e9 and data["download"] == 0.3e9
 
 
 def test_dapev2_is_billed_for_its_network_on_each_pair(costs):
@@ -83,12 +83,11 @@ def test_dapev2_is_billed_for_its_network_on_each_pair(costs):
         ("-m retrieval.finetune runs/nope --samples 9", 200, 4 * 9 * 200),
         ("-m retrieval.evaluate runs/nope --lengths 64", 64, 200_000 * 64),
         ("-m retrieval.evaluate runs/nope --lengths 64 --data data/task", 64, 500 * 64),
-        ("-m retrieval.evaluate runs/nope --lengths 2x,128 --data data/task", 64, 2 * 500 * 64),
     ],
 )  # fmt: skip
 def test_evaluations_by_hand(costs, words, length, tokens):
     """tokens: of all forward passes, a backward pass counting as two."""
-    task = "-m retrieval.prepare data/wikitext103 --length 64 --documents 500 --out_dir data/task"
+    task = "-m retrieval.prepare data/wikitext103 --documents 500 --out_dir data/task"
     found = costs(PREPARE, task, TRAIN.format(pe="nope"), words)
     assert found["FLOPs"] == pytest.approx(tokens * (2 * WEIGHTS + pair_flops(length) / length))
 
@@ -130,5 +129,5 @@ def test_time_on_the_gpus_of_this_machine_has_two_digits(hours, text, monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100-SXM4-80GB")
-    found = cost.describe("", Counter(FLOPs=0.4 * 989e12 * 3600 * hours))
+    found = cost.describe("", Counter(FLOPs=int(0.4 * 989e12 * 3600 * hours)))
     assert found.endswith(f" FLOPs; {text} h of 2 NVIDIA A100-SXM4-80GB")

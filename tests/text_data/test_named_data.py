@@ -67,7 +67,8 @@ def test_data_sets_of_each_scale(tmp_path, monkeypatch, name, scale, folder, spl
 
 
 def test_unknown_data_is_one_line(tmp_path):
-    with pytest.raises(InputError, match="is no data set: use fineweb-edu, .*wikitext103"):
+    remedy = "does not exist: use fineweb-edu, .*wikitext103"
+    with pytest.raises(InputError, match=remedy):
         prepare_command(str(tmp_path / "nothing"), "full")
-    with pytest.raises(InputError, match="is no data set: use"):
+    with pytest.raises(InputError, match=remedy):
         prepare_command(str(tmp_path), "full")
