@@ -40,6 +40,7 @@ from errors import InputError
 from model import GPTConfig
 from reporting.tables import comparison_table, speed_table, time_table
 from setting import setting
+from training.settings import plugin_setting
 
 # Cases that are measured together with every other encoding.
 COMPANIONS = (*BASELINES, "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdpa cudnn")
@@ -53,8 +54,8 @@ class Config:
     """benchmarks to run: train, attention, generate, eval; or compare"""
     encodings: str = "cable"
     """positional encodings in addition to rope and nope, separated by commas"""
-    plugin: dict[str, str] | None = None
-    """name and SHA-256 of the files with encodings of your own"""
+    plugin: dict[str, str] | None = plugin_setting()
+    """Python file with encodings of your own"""
     context: str = "1024"
     """context lengths in tokens, separated by commas; compare: one"""
     model: str = "tiny"

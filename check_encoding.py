@@ -22,7 +22,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from runtime import cli, devices, plugins
+from runtime import cli, devices
 
 import torch
 
@@ -31,6 +31,7 @@ import posenc
 from errors import InputError
 from evaluation import layer_checks, model_checks  # noqa: F401  # both fill CHECKS
 from evaluation.checks import CHECKS, CheckFailed, Measurement, NotApplicable
+from training import plugins
 
 
 @dataclass

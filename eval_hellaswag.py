@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, devices
-from runtime.checkpoints import load_checkpoint, runs_among
 from runtime.validation import find_mismatch
 
 import msgspec
@@ -31,6 +30,7 @@ from evaluation import runner
 from setting import setting
 from text_data import text_sources
 from text_data.tokenizer import run_tokenizer
+from training.checkpoints import load_checkpoint, runs_among
 
 HUB: dict = {"path": "Rowan/hellaswag", "split": "validation"}
 

@@ -23,7 +23,6 @@ from functools import partial
 
 from runtime import cli, devices
 from runtime.files import run_folder_of
-from runtime.run_folder import read_log
 
 import numpy as np
 import torch
@@ -35,6 +34,7 @@ from evaluation.runner import LoadedRun, Plan
 from setting import setting
 from text_data import recall_task
 from training.metrics import is_correct
+from training.run_folder import read_log
 
 DISTANCES = "64,128,256,512,1024,2048,4096"  # on text
 TASK_DISTANCES = "8,16,32,48,1x,2x,4x,8x,16x"

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runtime import cli, plugins
-from runtime.checkpoints import load_checkpoint, load_model
+from runtime import cli
 from runtime.files import atomic_folder, check_new_folder, run_folder_of
 
 import torch
@@ -30,7 +29,9 @@ from hf_interop import exported_code, pretrained
 from hf_interop.tokenizer import build_tokenizer
 from model import GPT
 from text_data.tokenizer import run_tokenizer
-from training.settings import training_settings
+from training import plugins
+from training.checkpoints import load_checkpoint, load_model
+from training.settings import plugin_setting, training_settings
 
 HERE = Path(__file__).parent
 # causal: class
@@ -52,8 +53,8 @@ class Config:
 
     run: list[str] = field(default_factory=list)
     """folder of a run, or a checkpoint"""
-    plugin: dict[str, str] | None = None
-    """name and SHA-256 of the files with encodings of your own"""
+    plugin: dict[str, str] | None = plugin_setting()
+    """Python file with encodings of your own"""
     out_dir: str = "exported"
     """folder to write, new or empty"""
 

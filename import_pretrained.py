@@ -19,13 +19,13 @@ from pathlib import Path
 
 from runtime import cli
 from runtime.files import atomic_folder, check_new_folder, working_folder_of
-from runtime.run_folder import PRETRAINED, Run
 
 import torch
 
 from errors import InputError
 from hf_interop import pretrained
 from setting import setting
+from training.run_folder import PRETRAINED, Run
 
 
 @dataclass

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime import cli, run_folder
-from runtime.checkpoints import load_model
+from runtime import cli
 from runtime.files import atomic, read_json, working_folder_of
 from runtime.validation import Count, Text, check
 
@@ -37,6 +36,9 @@ from reporting import figures
 from reporting.columns import name_model
 from setting import setting
 from text_data.tokenizer import run_tokenizer
+from training import run_folder
+from training.checkpoints import load_model
+from training.settings import plugin_setting
 
 MAX_LABELED_TOKENS = 40
 MASKED = "0.9"  # where a query does not attend to a key
@@ -89,8 +91,8 @@ class BiasesConfig:
 
     run: list[str] = field(default_factory=list)
     """run folder or checkpoint file"""
-    plugin: dict[str, str] | None = None
-    """name and SHA-256 of the files with encodings of your own"""
+    plugin: dict[str, str] | None = plugin_setting()
+    """Python file with encodings of your own"""
     text: str = "def area(width, height):\n    return width * height\n"
     """text to plot, best a few dozen tokens"""
     tokens: int | None = setting(None, 2)

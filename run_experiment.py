@@ -26,14 +26,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from runtime import cli, plugins
+from runtime import cli
 from runtime.scheduler import Job, Scheduler
 
 from errors import InputError
 from reporting import paper
 from setting import setting
 from text_data.named_data import prepare_command
-from training import settings
+from training import plugins, settings
 
 FLAGS = ("flags", "flags of train_gpt.py, after --")
 # Flags of train_gpt.py that the experiment sets.
@@ -99,8 +99,8 @@ class Config:
     """positional encodings"""
     seeds: list[int] = field(default_factory=lambda: [1])
     """seeds of the trainings"""
-    plugin: dict[str, str] | None = None
-    """name and SHA-256 of the files with encodings of your own"""
+    plugin: dict[str, str] | None = settings.plugin_setting()
+    """Python file with encodings of your own"""
     train_flags: str = ""
     """flags of train_gpt.py"""
     sweep: str | None = None

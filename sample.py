@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import cli, devices
-from runtime.checkpoints import load_model
 
 from errors import InputError
 from generation.sampling import SamplingConfig, generate, prepare_generation
 from setting import setting
 from text_data.tokenizer import run_tokenizer
+from training.checkpoints import load_model
+from training.settings import plugin_setting
 
 
 @dataclass
@@ -31,8 +32,8 @@ class Config(SamplingConfig):
 
     run: list[str] = field(default_factory=list)
     """run folder or checkpoint file"""
-    plugin: dict[str, str] | None = None
-    """name and SHA-256 of the files with encodings of your own"""
+    plugin: dict[str, str] | None = plugin_setting()
+    """Python file with encodings of your own"""
     prompt: str = ""
     """text to continue; empty: start of a document"""
     prompt_file: str | None = None

@@ -9,6 +9,7 @@ string under the field as its help. A field with init=False is none.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
 
@@ -19,6 +20,7 @@ def setting(
     resume: Literal["fixed", "override", "free"] = "fixed",
     record: Literal["never", "run", "changed", "always", None] = None,
     preset: str | None = None,
+    load: Callable[[list[str]], Any] | None = None,
 ) -> Any:
     """Return a field of a dataclass of settings.
 
@@ -28,10 +30,12 @@ def setting(
     define what is learned. record: "run": in config.yaml and
     checkpoints; "changed": also in records, except the default;
     "always": also the default; None: "run" or, unless it is free,
-    "changed". preset: the setting that gives a new value to this one.
+    "changed". preset: the setting that gives a new value to this one. load: the flag
+    takes files and may be repeated; this function of their paths returns
+    the value.
     """
     record = record or ("run" if resume == "free" else "changed")
-    rules = {"resume": resume, "record": record, "preset": preset}
+    rules = {"resume": resume, "record": record, "preset": preset, "load": load}
     metadata = {"low": low, "high": high} | rules
     if isinstance(default, list):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)

@@ -8,7 +8,7 @@
         --config configs/fineweb-edu_medium.yaml --pe cable --out_dir runs/cable
 
 Settings: the defaults below < the YAML file of --config < flags.
-runtime/run_folder.py describes the files of a run. The order of the
+training/run_folder.py describes the files of a run. The order of the
 data and the size of a step do not depend on the world size. SIGTERM and
 Ctrl-C save a checkpoint after the current step; --resume continues from
 it, and with a larger --steps trains further. --list prints the
@@ -23,8 +23,6 @@ import warnings
 from pathlib import Path
 
 from runtime import cli, devices, distributed, job_report
-from runtime.checkpoints import load_checkpoint, load_weights, trained_steps
-from runtime.run_folder import Run
 
 import torch
 from torch import Tensor
@@ -35,12 +33,14 @@ import data_loader
 from errors import InputError, refusing
 from model import GPT
 from training import metrics, settings
+from training.checkpoints import load_checkpoint, load_weights, trained_steps
 from training.optimizer import (
     make_grad_scaler,
     make_optimizer,
     optimizer_step,
     restore_optimizer,
 )
+from training.run_folder import Run
 from training.settings import Config
 
 SAMPLE_TOKENS = 100  # of --sample_every

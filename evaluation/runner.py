@@ -27,13 +27,6 @@ from pathlib import Path
 from typing import Literal
 
 from runtime import devices, distributed, job_report
-from runtime.checkpoints import (
-    checkpoint_path,
-    load_checkpoint,
-    load_model,
-    runs_among,
-    trained_steps,
-)
 from runtime.files import locked, run_folder_of, write_json
 from runtime.validation import check, find_mismatch
 
@@ -50,7 +43,14 @@ from kv_cache import CACHE_CHUNK, Cache
 from losses import cross_entropies
 from model import GPT
 from text_data.tokenizer import same_tokenizer
-from training.settings import training_settings
+from training.checkpoints import (
+    checkpoint_path,
+    load_checkpoint,
+    load_model,
+    runs_among,
+    trained_steps,
+)
+from training.settings import plugin_setting, training_settings
 
 Ranks = tuple[distributed.Processes, torch.device, torch.dtype]
 # Tokens per forward pass of an evaluation, with padding, or one longer text.
@@ -64,8 +64,8 @@ class RunsConfig:
 
     runs: list[str] = field(default_factory=list)
     """run folders, or checkpoint files"""
-    plugin: dict[str, str] | None = None
-    """name and SHA-256 of the files with encodings of your own"""
+    plugin: dict[str, str] | None = plugin_setting()
+    """Python file with encodings of your own"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

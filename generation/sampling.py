@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from runtime import devices
-from runtime.checkpoints import cast_blocks
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from kv_cache import CACHE_CHUNK, Cache
 from model import GPT
 from setting import setting
+from training.checkpoints import cast_blocks
 
 GROWTH = 256  # least growth of the buffer of the texts, in tokens
 

@@ -14,9 +14,8 @@ import itertools
 from collections.abc import Collection
 from pathlib import Path
 
-from runtime.plugins import MODULE_PREFIX, Plugin
-
 from errors import InputError
+from training.plugins import MODULE_PREFIX, Plugin
 
 ROOT = Path(__file__).parent.parent
 IMPORT_MODULE = "from . import"

@@ -18,9 +18,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from runtime.checkpoints import check_finite, describe_load_error
 from runtime.files import read_json, working_folder_of
-from runtime.run_folder import PRETRAINED
 
 import msgspec
 import torch
@@ -31,6 +29,8 @@ from hf_interop.pretrained_config import settings_of
 from model import GPT, GPTConfig
 from text_data import hub
 from text_data.tokenizer import GPT2_VOCABULARY, from_hugging_face, is_gpt2
+from training.checkpoints import check_finite, describe_load_error
+from training.run_folder import PRETRAINED
 
 # Our module -> theirs, whose rows it holds one after the other. GPT-2's
 # names are ours.

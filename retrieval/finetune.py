@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from runtime import cli, devices, job_report, run_folder
+from runtime import cli, devices, job_report
 from runtime.devices import provenance
 from runtime.files import hash_file, read_json, write_json, writing
 from runtime.validation import check
@@ -37,6 +37,8 @@ from evaluation.record_schema import FineTuning
 from hf_interop.exported_code import set_default_permissions
 from setting import setting, settings_of
 from text_data import text_sources
+from training import run_folder
+from training.settings import plugin_setting
 
 HUB = {
     "path": "sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1",
@@ -68,8 +70,8 @@ class Config:
 
     encoder: list[str] = setting([], record="run")
     """folder that export_hf.py wrote for an encoder"""
-    plugin: dict[str, str] | None = setting(None, resume="free")
-    """files with encodings of your own, if the encoder was trained with them"""
+    plugin: dict[str, str] | None = plugin_setting(resume="free")
+    """Python file with encodings of your own, if the encoder was trained with them"""
     data: str | None = setting(None, record="run")
     """.jsonl or .parquet file with the columns query, positive and negative;
     default: MS MARCO from the hub"""

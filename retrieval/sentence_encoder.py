@@ -13,8 +13,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from runtime import plugins
-from runtime.checkpoints import NETWORK
 from runtime.files import read_json, writing
 from runtime.validation import Length, check
 
@@ -30,6 +28,8 @@ from errors import InputError
 from hf_interop.exported_code import auto_map, write_modules
 from hf_interop.modeling import PosencConfig, PosencModel
 from text_data import hub
+from training import plugins
+from training.checkpoints import NETWORK
 
 AutoConfig.register(PosencConfig.model_type, PosencConfig, exist_ok=True)
 AutoModel.register(PosencConfig, PosencModel, exist_ok=True)

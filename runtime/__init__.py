@@ -1,4 +1,4 @@
-"""Command line, files, devices, processes and checkpoints.
+"""Command line, files, devices and processes.
 
 Every program imports this package first (pyproject.toml configures the
 order): without the required packages it prints one line and exits.

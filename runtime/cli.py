@@ -2,8 +2,7 @@
 
 A program's settings are a dataclass: its defaults < YAML files
 (--config) < flags. `parse` checks names, types and limits, the program
-checks meanings, and `run` prints problems. Programs with a field
-`plugin` accept --plugin FILE.
+checks meanings, and `run` prints problems.
 """
 
 import argparse
@@ -25,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
-from runtime import describe_missing_package, plugins
+from runtime import describe_missing_package
 from runtime.files import working_folder_of
 
 import msgspec
@@ -81,7 +80,11 @@ def parse(
     except argparse.ArgumentError as error:
         raise InputError(f"{error.argument_name} has no value: pass one") from None
     flags = vars(found)
-    files, plugin_files = flags.pop("config", []), flags.pop("plugin", [])
+    files = flags.pop("config", [])
+    loaders = {
+        name: x.metadata["load"] for name, x in fields.items() if x.metadata.get("load")
+    }
+    paths = {name: flags.pop(name, []) for name in loaders}
     contents = {path: _read_values(path) for path in files}
     problems = _unknown_words(others, fields)
     for path, content in contents.items():
@@ -92,7 +95,7 @@ def parse(
         problems += [unknown(f"{path}: key {key}", key, fields) for key in unknown_keys]
     if problems:
         raise InputError(*problems)
-    loaded = [plugins.load_plugin(path) for path in plugin_files]
+    loaded = {name: load(paths[name]) for name, load in loaders.items()}
     values = {name: _default(field) for name, field in fields.items()}
 
     def update(*sources: dict) -> None:
@@ -113,8 +116,7 @@ def parse(
             raise InputError(*problems)
 
     update(*contents.values(), flags)  # flags override files
-    if "plugin" in fields:
-        values["plugin"] = {plugin.path.name: plugin.sha256 for plugin in loaded} or None
+    values |= loaded
     if inherit:
         given = {name: values[name] for name in {*flags}.union(*contents.values())}
         update(inherit(values, {*given}))
@@ -141,8 +143,8 @@ def _make_parser(config_class: type, description, positional) -> argparse.Argume
         text = f"{texts.get(field.name, '')} ({words})"
         options: dict[str, Any] = {"metavar": "X", "help": text.replace("%", "%%")}
         name = f"--{field.name}"
-        if field.name == "plugin":
-            text = "Python file with encodings of your own; may be repeated"
+        if field.metadata.get("load"):
+            text = f"{texts.get(field.name, '')}; may be repeated"
             options = {"action": "append", "metavar": "FILE", "help": text}
         elif positional and field.name == positional[0]:
             name, options = field.name, {"nargs": "*", "help": positional[1]}
@@ -332,8 +334,7 @@ def run(main) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        describe = (plugins.describe_error, _system_problem, describe_missing_package)
-        problems = [line for each in describe if (line := each(error))][:1]
+        problems = [line for each in DESCRIBE if (line := each(error))][:1]
         if isinstance(error, InputError):
             problems = error.problems  # none if another rank prints them
         elif not problems:
@@ -357,3 +358,7 @@ def _system_problem(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and found):
         return "out of memory: use a smaller model, batch or context, or fewer tokens"
     return None
+
+
+# Functions that return one line for an exception, or None; the first line is printed.
+DESCRIBE = [_system_problem, describe_missing_package]

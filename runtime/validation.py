@@ -36,6 +36,7 @@ Name = Annotated[str, Meta(pattern=NAME, max_length=200)]
 LengthKey = Annotated[str, Meta(pattern=LENGTH_KEY)]
 PythonFile = Annotated[str, Meta(pattern=PYTHON_FILE, max_length=200)]
 Sha256 = Annotated[str, Meta(pattern=SHA256)]
+Versions = dict[PythonFile, Sha256] | None  # of files with encodings, in settings
 Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Length = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 

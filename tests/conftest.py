@@ -33,13 +33,14 @@ if "DEVICE" not in os.environ:  # scripts/test_gpu.sh sets it
 if not torch.cuda.is_available():  # must be set before the first import of triton
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from runtime import checkpoints, cli, files, plugins  # noqa: E402
+from runtime import cli, files  # noqa: E402
 
 import data_loader  # noqa: E402
 import more_encodings  # noqa: E402, F401
 import posenc  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
 from text_data import shards  # noqa: E402
+from training import checkpoints, plugins  # noqa: E402
 
 os.fsync = fork_server.skip_fsync
 torch.set_flush_denormal(True)

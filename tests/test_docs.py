@@ -25,12 +25,13 @@ from conftest import search_path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from runtime import cli, plugins  # noqa: E402
+from runtime import cli  # noqa: E402
 
 import torch  # noqa: E402
 
 from errors import InputError  # noqa: E402
 from model import GPT, GPTConfig  # noqa: E402
+from training import plugins  # noqa: E402
 
 RESULTS = ROOT / "results"
 HIDDEN = {".git", ".venv", ".ruff_cache", ".pytest_cache", "__pycache__", "data", "runs"}

@@ -3,7 +3,6 @@
 import math
 import shutil
 
-from runtime import checkpoints
 from runtime.files import read_json
 
 import numpy as np
@@ -17,6 +16,7 @@ import data_loader
 import eval_extrapolation
 import report
 from evaluation.model_checks import V, make_lively_model
+from training import checkpoints
 
 CPU = torch.device("cpu")
 CPU_FLAGS = ["--device", "cpu", "--dtype", "float32"]

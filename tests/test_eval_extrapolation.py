@@ -4,7 +4,7 @@ import json
 import math
 from unittest import mock
 
-from runtime import checkpoints, files
+from runtime import files
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from conftest import KINDS, LIMITED, evaluation, save_checkpoint, write_shards
 
 import data_loader
 import eval_extrapolation
+from training import checkpoints
 
 CPU = torch.device("cpu")
 

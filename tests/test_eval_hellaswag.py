@@ -2,7 +2,6 @@
 
 import json
 
-from runtime import checkpoints
 from runtime.distributed import Processes
 
 import numpy as np
@@ -14,6 +13,7 @@ import eval_hellaswag
 from errors import InputError
 from evaluation.runner import LoadedRun
 from text_data.tokenizer import load_tokenizer
+from training import checkpoints
 
 CPU = torch.device("cpu")
 

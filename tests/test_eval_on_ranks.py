@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 
-from runtime import checkpoints, distributed
+from runtime import distributed
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from conftest import ROOT, search_path
 
 from errors import InputError
 from evaluation import runner
+from training import checkpoints
 
 EVALUATIONS = {
     "eval_extrapolation.py": ["--lengths", "16,64", "--stride", "16", "--max_tokens", "1024"],

@@ -4,7 +4,6 @@ import json
 import shutil
 from types import SimpleNamespace
 
-from runtime import checkpoints
 from runtime.distributed import Processes
 
 import numpy as np
@@ -16,6 +15,7 @@ import eval_recall
 from data_loader import Shards, Windows
 from evaluation.runner import LoadedRun
 from text_data import recall_task
+from training import checkpoints
 
 CPU_FLAGS = ["--device", "cpu", "--dtype", "float32"]
 CPU = torch.device("cpu")

@@ -2,7 +2,7 @@
 
 Every attack would create `marker`, or a file next to the folders that the programs may write to.
 Code in exported encoders: tests/retrieval/test_folder_code.py; plugins in the folder of a run:
-tests/runtime/test_plugins.py.
+tests/training/test_plugins.py.
 """
 
 import hashlib

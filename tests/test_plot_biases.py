@@ -2,8 +2,6 @@
 
 import io
 
-from runtime import checkpoints
-
 import numpy as np
 import pytest
 import record_examples
@@ -15,6 +13,7 @@ import import_pretrained
 import plot
 import report
 from reporting import figures
+from training import checkpoints
 
 
 @pytest.mark.parametrize("pe", ["cable", "rope", "k-cable", "rope+fox"])

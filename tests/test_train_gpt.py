@@ -8,7 +8,7 @@ import shutil
 import sys
 from unittest import mock
 
-from runtime import checkpoints, cli
+from runtime import cli
 from runtime.distributed import Processes
 
 import numpy as np
@@ -27,7 +27,7 @@ from evaluation.runner import LoadedRun
 from model import GPT, GPTConfig
 from setting import settings_of
 from train_gpt import Config, learning_rate
-from training import settings
+from training import checkpoints, settings
 
 
 @pytest.fixture

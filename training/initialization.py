@@ -8,13 +8,12 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from runtime.checkpoints import load_weights
-
 import pe_spec
 from errors import InputError
 from model import GPT, GPTConfig
 from setting import settings_of
 from text_data.tokenizer import same_tokenizer
+from training.checkpoints import load_weights
 
 MAY_DIFFER = ("size", "pe", "block_size")  # the shape is compared
 POSENC = "posenc."  # names of encodings' weights

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from runtime import devices
 from runtime.distributed import Processes
-from runtime.run_folder import Run
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from data_loader import Windows
 from errors import InputError
 from losses import perplexity
 from model import GPT, select
+from training.run_folder import Run
 
 
 class Step(NamedTuple):

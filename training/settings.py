@@ -11,8 +11,6 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from runtime import plugins
-from runtime.checkpoints import list_checkpoints, load_checkpoint
 from runtime.files import run_folder_of
 
 import torch
@@ -22,6 +20,7 @@ from data_loader import MaskedWindows, Shards, Windows
 from errors import InputError
 from model import GPT, GPTConfig
 from setting import setting, settings_of
+from training.checkpoints import list_checkpoints, load_checkpoint
 from training.optimizer import OPTIMIZERS
 
 COMBINATIONS = """\
@@ -32,7 +31,19 @@ window:w=64+rope@3_nope@1  a pattern of layers, three and one, repeated over all
 MANY_EPOCHS = 10
 BELOW_1 = 0.999999
 
+
+def load_plugins(paths: list[str]) -> dict[str, str] | None:
+    """Load files with encodings; return name -> SHA-256, or None without files."""
+    if not paths:
+        return None
+    from training import plugins
+
+    loaded = [plugins.load_plugin(path) for path in paths]
+    return {plugin.path.name: plugin.sha256 for plugin in loaded}
+
+
 free = functools.partial(setting, resume="free")
+plugin_setting = functools.partial(setting, None, load=load_plugins)
 tuned = functools.partial(setting, resume="override", record="always")
 
 
@@ -56,8 +67,8 @@ class Config(GPTConfig):
     """with --resume: settings to change from that step on, as in lr,weight_decay"""
     init_from: str | None = setting(None, record="run")
     """run that provides initial weights; network, block_size, encoding and data unless given"""
-    plugin: dict[str, str] | None = setting(None, resume="override", record="run")
-    """name and SHA-256 of the files with encodings of your own that `pe` uses"""
+    plugin: dict[str, str] | None = plugin_setting(resume="override", record="run")
+    """Python file with encodings of your own"""
     dry_run: bool = setting(False, record="never")
     """print the cost of the training and exit"""
     list: bool = setting(False, record="never")
@@ -145,7 +156,11 @@ class Config(GPTConfig):
             what = "sample_every is for decoders"
             problems.append(f"{what}: remove it, or use --objective clm")
         try:
-            self.plugin = plugins.recorded(self.gpt_config(vocab_size=64).encodings)
+            encodings = self.gpt_config(vocab_size=64).encodings
+            if self.plugin:
+                from training import plugins
+
+                self.plugin = plugins.recorded(encodings)
         except InputError as error:
             problems += error.problems
         if problems:
@@ -192,7 +207,10 @@ def inherit(values: dict, given: set[str]) -> dict:
         return {}
     checkpoint = load_checkpoint(run, check_plugins=False)
     has_encoding = "pe" in names or checkpoint["gpt"]["pe"] == values["pe"]
-    if has_encoding and not (is_resumed and values["plugin"]):
+    has_plugin = checkpoint["config"].get("plugin")
+    if has_plugin and has_encoding and not (is_resumed and values["plugin"]):
+        from training import plugins
+
         plugins.check_loaded(checkpoint["config"], run_folder_of(run))
     provided = config = checkpoint["config"]  # as recorded: null stays null
     if not is_resumed:

@@ -8,8 +8,6 @@ import dataclasses
 import inspect
 import math
 
-from runtime import checkpoints
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -24,7 +22,7 @@ from benchmarking import cases, setting
 from benchmarking.cases import attention_cases
 from benchmarking.setting import BenchmarkCase, Setting
 from model import GPT
-from training import settings
+from training import checkpoints, settings
 from training.optimizer import make_optimizer
 
 PLAIN = Setting("quickstart", 2, 8, torch.device("cpu"), torch.float32, False)

@@ -1,7 +1,5 @@
 """Biases, scores, decays and summaries against values computed by hand."""
 
-from runtime import checkpoints
-
 import numpy as np
 import pytest
 import torch
@@ -9,6 +7,7 @@ from numpy.testing import assert_allclose
 
 from evaluation import bias_statistics
 from model import GPT, GPTConfig
+from training import checkpoints
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import re
 
-from runtime import plugins
-
 import pytest
 from conftest import ENCODINGS, KINDS, NAMES
 
@@ -11,6 +9,7 @@ import posenc
 from check_encoding import CHECKS, measure, run_check
 from evaluation import model_checks
 from evaluation.checks import CheckFailed
+from training import plugins
 
 CAUSAL_ONLY = ("cope", "rope+cope", "logn", "ssmax", "rope+ssmax", "path", "path+fox", "wall")
 WITHOUT_ORDER = ("nope", "dape", "window", "logn", "ssmax", "sink")

@@ -4,8 +4,6 @@ import copy
 import functools
 import io
 
-from runtime import checkpoints
-
 import numpy as np
 import pytest
 import torch
@@ -16,6 +14,7 @@ import sample
 from generation import sampling
 from kv_cache import Cache
 from text_data.tokenizer import load_tokenizer
+from training import checkpoints
 
 CPU = torch.device("cpu")
 END = 256  # the byte tokenizer's end of a document

@@ -1,11 +1,10 @@
 """Exported encoders, as transformers loads them."""
 
-from runtime import checkpoints
-
 import pytest
 import torch
 
 import export_hf
+from training import checkpoints
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 EXPORTED = ["cable", "alibi", "rope", "t5", "fire", "learnable", "sinusoidal"]

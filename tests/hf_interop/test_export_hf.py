@@ -1,7 +1,5 @@
 """Exported decoders, loaded by transformers in a process outside the repository."""
 
-from runtime import checkpoints
-
 import pytest
 import safetensors.torch
 import torch
@@ -10,6 +8,7 @@ from test_sampling import greedy_tokens
 
 import export_hf
 import posenc
+from training import checkpoints
 
 # These also generate, and are saved again.
 GENERATING = [*KINDS, "kerple", "fire", "rope:heads_percent=75+cable:heads_percent=75"]

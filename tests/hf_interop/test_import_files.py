@@ -3,8 +3,6 @@
 import json
 import os
 
-from runtime import checkpoints
-
 import numpy as np
 import pytest
 import tokenizers
@@ -17,6 +15,7 @@ import import_pretrained
 import sample
 from errors import InputError
 from text_data.tokenizer import load_tokenizer
+from training import checkpoints
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

@@ -3,8 +3,6 @@
 import json
 import shutil
 
-from runtime import checkpoints
-
 import numpy as np
 import pytest
 import torch
@@ -22,6 +20,7 @@ from data_loader import Shards
 from hf_interop import pretrained
 from kv_cache import Cache
 from text_data import tokenizer as tokenizers_of_ours
+from training import checkpoints
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

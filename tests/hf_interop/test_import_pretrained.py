@@ -1,7 +1,5 @@
 """Imports of GPT-2 that are refused, and imports of the CABLE authors' checkpoints."""
 
-from runtime import checkpoints
-
 import pytest
 import torch
 import yaml
@@ -10,6 +8,7 @@ from torch.nn import functional as F
 import eval_extrapolation
 import import_pretrained
 import train_gpt
+from training import checkpoints
 
 
 def test_imports_of_gpt2_that_are_refused(tmp_path, refused):

@@ -1,7 +1,5 @@
 """docs/adding_an_encoding.md: its plugins train, are exported, and have the formulas they state."""
 
-from runtime import checkpoints, plugins
-
 import numpy as np
 import pytest
 import torch
@@ -13,6 +11,7 @@ import pe_spec
 import posenc
 import train_gpt
 from evaluation.layer_checks import dense_bias
+from training import checkpoints, plugins
 
 LOADED = """
 import sys

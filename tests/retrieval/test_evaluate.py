@@ -5,7 +5,6 @@ import math
 import re
 import shutil
 
-from runtime import checkpoints
 from runtime.files import read_json
 
 import numpy as np
@@ -15,6 +14,7 @@ from retrieval_helpers import CPU, FINETUNE, encode, weights
 
 from reporting.columns import setup_of
 from retrieval import tasks
+from training import checkpoints
 
 pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
 pytest.importorskip("accelerate", reason="accelerate is not installed")

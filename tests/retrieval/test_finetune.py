@@ -5,7 +5,6 @@ import math
 import os
 import shutil
 
-from runtime import checkpoints
 from runtime.files import read_json
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from retrieval_helpers import FINETUNE, encode, losses_of, run_finetune, weights
 
 from errors import InputError
+from training import checkpoints
 
 pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
 pytest.importorskip("accelerate", reason="accelerate is not installed")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 
-from runtime import checkpoints, distributed, run_folder
+from runtime import distributed
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from conftest import ROOT, TINY, log_of, losses, ranks, wait_for
 from in_process import digest
 
 from errors import InputError
+from training import checkpoints, run_folder
 
 # A step is 16 windows of 32 tokens: an epoch has 23 steps.
 FLAGS = [
@@ -33,7 +34,7 @@ DRAWING = "cape+cable"
 # Rank 0 must not lock the folder before all ranks have looked for a checkpoint.
 LOOK_LATE = """
     import time
-    from runtime.run_folder import Run
+    from training.run_folder import Run
     find = Run.find_checkpoint
     def find_late(*args, **options):
         time.sleep(rank)
@@ -92,7 +93,7 @@ POISON_A_LOSS = """
 
 # All ranks but 0 miss the newest checkpoint.
 LIST_STALE_CHECKPOINTS = """
-    from runtime import checkpoints
+    from training import checkpoints
     list_checkpoints = checkpoints.list_checkpoints
     def list_stale(folder):
         paths = list_checkpoints(folder)

@@ -8,7 +8,7 @@ import stat
 import threading
 import time
 
-from runtime import files, run_folder
+from runtime import files
 from runtime.files import atomic, read_json, write_json
 from runtime.validation import Count
 
@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from errors import InputError
+from training import run_folder
 
 
 def test_failure_while_writing_keeps_the_old_file(tmp_path):

@@ -3,8 +3,6 @@
 import copy
 import shutil
 
-from runtime import checkpoints
-
 import numpy as np
 import pytest
 import torch
@@ -14,6 +12,7 @@ from torch import nn
 
 import train_gpt
 from model import GPT, GPTConfig
+from training import checkpoints
 from training import optimizer as optimizers
 from training.optimizer import make_grad_scaler, make_optimizer, optimizer_step
 from training.settings import training_settings

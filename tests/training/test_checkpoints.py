@@ -8,8 +8,6 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from runtime import checkpoints
-
 import pytest
 import torch
 from conftest import TINY, save_checkpoint
@@ -21,6 +19,7 @@ import export_hf
 import sample
 import train_gpt
 from errors import InputError
+from training import checkpoints
 
 CPU = torch.device("cpu")
 NEWEST, PREVIOUS = "checkpoint_0000006.pt", "checkpoint_0000004.pt"

@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runtime import checkpoints, plugins
 from runtime.devices import provenance
 from runtime.files import atomic, read_json_lines, run_folder_of, writing
 from runtime.validation import Count, find_mismatch
@@ -38,6 +37,7 @@ import yaml
 
 from errors import InputError
 from setting import settings_of
+from training import checkpoints
 
 CONFIG, LOG, PRETRAINED = "config.yaml", "log.jsonl", "pretrained_config.json"
 LOSSES = ("train", "val")  # kinds of records with a loss
@@ -151,10 +151,12 @@ class Run:
         run_id = ids[-1] if ids else uuid.uuid4().hex[:8]
         if self.logger:  # may raise, so it precedes the config
             self.logger.start(self.folder, run_id, self.config, self.step)
-        plugin = self.config.get("plugin") or {}
-        used = [each for each in plugins.LOADED.values() if each.path.name in plugin]
         files = {CONFIG: yaml.safe_dump(self.config, sort_keys=False).encode()} | self.files
-        files |= {each.path.name: each.source for each in used}
+        if plugin := self.config.get("plugin"):
+            from training import plugins
+
+            used = [each for each in plugins.LOADED.values() if each.path.name in plugin]
+            files |= {each.path.name: each.source for each in used}
         if self.step < 0 and (source := self.config.get("init_from")):
             imported = run_folder_of(source) / PRETRAINED
             if imported.is_file():  # for an export

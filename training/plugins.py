@@ -17,13 +17,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.validation import PythonFile, Sha256, check
+from runtime import cli
+from runtime.validation import Versions, check
 
+import more_encodings  # noqa: F401, whose names are taken
 from errors import InputError
+from posenc import ENCODINGS, Encoding
 
 MODULE_PREFIX = "plugin_"
 LOADED: dict[str, "Plugin"] = {}  # by the name of their modules
-Versions = dict[PythonFile, Sha256] | None  # "plugin" in the settings of a run
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,6 @@ def load_plugin(path: str | Path) -> Plugin:
             return loaded
         what = f"{path} and the plugin {loaded.path} have the same module name"
         raise InputError(f"{what}: rename one of them, or run the program once for each")
-    import more_encodings  # noqa: F401  # late: torch takes seconds
-    from posenc import ENCODINGS, Encoding
-
     before = {*ENCODINGS}
     imported = sys.modules[module] = types.ModuleType(module)
     imported.__file__ = str(path)
@@ -153,3 +152,6 @@ def describe_error(error: BaseException) -> str | None:
     path = lines[-1].rpartition(",")[0]
     remedy = f"fix the plugin; `python check_encoding.py {path}` explains more"
     return f"{lines[-1]}: {_reason(error)}: {remedy}"
+
+
+cli.DESCRIBE.insert(0, describe_error)

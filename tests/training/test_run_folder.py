@@ -4,14 +4,15 @@ import json
 import os
 import resource
 
-from runtime import files, run_folder
-from runtime.checkpoints import FILE_NAME, list_checkpoints
-from runtime.run_folder import Run
+from runtime import files
 
 import pytest
 import torch
 
 from errors import InputError
+from training import run_folder
+from training.checkpoints import FILE_NAME, list_checkpoints
+from training.run_folder import Run
 
 START = {"kind": "start", "step": 0, "id": "0123abcd", "tokenizer": "bytes"}
 

@@ -4,13 +4,12 @@ import json
 import shutil
 from pathlib import Path
 
-from runtime.checkpoints import load_checkpoint, load_model, write_checkpoint
-
 import pytest
 import torch
 
 import prepare_text
 import train_gpt
+from training.checkpoints import load_checkpoint, load_model, write_checkpoint
 
 # Three steps of `cable` by commit 28db1e77 on this text; it also printed the expected numbers.
 RUN = Path(__file__).parent / "earlier_run"

@@ -31,9 +31,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from runtime import plugins
 from runtime.files import working_folder_of
-from runtime.validation import Count, find_mismatch
+from runtime.validation import Count, Versions, find_mismatch
 
 import msgspec
 import torch
@@ -76,7 +75,7 @@ class Settings(msgspec.Struct):
     data: str | None = None
     init_from: str | None = None
     init_steps: Count | None = None
-    plugin: plugins.Versions = None
+    plugin: Versions = None
     changes: list = []
 
 
@@ -160,6 +159,8 @@ def load_checkpoint(
     if len(gpt) < len(NETWORK):  # any encoding fills the shape: a plugin may be missing
         checkpoint["gpt"] = dataclasses.asdict(GPTConfig(**gpt | {"pe": "nope"})) | gpt
     if check_plugins and checkpoint["config"].get("plugin"):
+        from training import plugins
+
         plugins.check_loaded(checkpoint["config"], path.parent)
     is_decoder = checkpoint["gpt"]["causal"]
     if causal is not None and is_decoder != causal:
