@@ -29,7 +29,7 @@ META = "meta.json"
 MAGIC = 20240520  # as in llm.c and modded-nanogpt
 HEADER_WORDS = 256  # int32
 TOKEN_TYPES = {1: np.dtype("<u2"), 2: np.dtype("<u4")}  # by version
-AUTO_VERIFY_BYTES = 10**9  # hashing this much takes a second or two
+AUTO_VERIFY_TOKENS = 5 * 10**8  # hashing so many takes a second or two
 VOCABULARY_MULTIPLE = 64  # embeddings are padded to a multiple of this, for tensor cores
 
 
@@ -69,11 +69,6 @@ class MetaFile(TypedDict):
 def read_meta(folder: str | Path, remedy: str) -> dict:
     """Return a folder's meta.json, or raise InputError, ending with `remedy`."""
     return read_json(Path(folder) / META, remedy, MetaFile)
-
-
-def version_for(vocab_size: int) -> int:
-    """Return the version of shards for a vocabulary of this size."""
-    return 1 if vocab_size <= 1 << 16 else 2
 
 
 class TokenFile:
@@ -151,7 +146,7 @@ class Shards:
     """The shards of one split, opened after headers and sizes are checked.
 
     verify: compare them with their SHA-256 in meta.json: "always",
-    "never", or "auto", which does up to AUTO_VERIFY_BYTES in all.
+    "never", or "auto", which does up to AUTO_VERIFY_TOKENS in all.
 
     Attributes: tokens (one TokenFile per shard), total (of tokens),
     vocab_size, tokenizer, meta (of meta.json), sha256 (over the shards'
@@ -169,19 +164,18 @@ class Shards:
         if not self.meta["complete"]:
             raise InputError(f"preparation of {folder} was interrupted: repeat its command")
         if not entries:
-            names = " ".join(splits)
-            raise InputError(f"{folder} has no split '{split}': choose one of {names}")
+            raise InputError(
+                f"{folder} has no split '{split}': choose one of {' '.join(splits)}"
+            )
         hashes = "".join(entry["sha256"] for entry in entries)
         self.sha256 = hashlib.sha256(hashes.encode()).hexdigest()
         self.total = sum(entry["tokens"] for entry in entries)
-        size = self.total * TOKEN_TYPES[version_for(self.vocab_size)].itemsize
-        is_hashed = verify == "always" or (verify == "auto" and size <= AUTO_VERIFY_BYTES)
+        if verify == "auto" and self.total > AUTO_VERIFY_TOKENS:
+            verify = "never"
         self.tokens, problems = [], []
         for entry in entries:
-            path, sha256 = (
-                self.folder / entry["file"],
-                entry["sha256"] if is_hashed else None,
-            )
+            path = self.folder / entry["file"]
+            sha256 = None if verify == "never" else entry["sha256"]
             try:
                 self.tokens.append(TokenFile(path, entry["tokens"], sha256))
             except InputError as error:

@@ -87,8 +87,9 @@ def tokenize_rows(config: Config) -> None:
         remedy = "repair or remove the file"
     else:
         remedy = "use another --dataset or --name, or pass local files as --source"
-        dataset = config.dataset or DATASET
-        data_set = hub.PinnedDataset(dataset, config.name, config.revision, remedy)
+        data_set = hub.PinnedDataset(
+            config.dataset or DATASET, config.name, config.revision, remedy
+        )
         files = functools.partial(data_set.files, "train")
         source = data_set.source
         name = data_set.name

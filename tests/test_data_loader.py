@@ -54,9 +54,16 @@ def test_each_problem_is_reported_in_one_line(folder, damage, message):
     assert len(error.value.problems) == 1 and message in error.value.problems[0]
 
 
-def test_hashing_can_be_turned_off(folder):
+def test_hashing_can_be_turned_off(folder, monkeypatch):
+    """By default, large data is not hashed."""
     overwrite(folder / "toy_train_000001.bin", 1024, b"\x09")
     assert data_loader.Shards(folder, "train", verify="never").total == 250
+    monkeypatch.setattr(data_loader, "AUTO_VERIFY_TOKENS", 249)
+    assert data_loader.Shards(folder, "train").total == 250
+    for limit, verify in ((249, "always"), (250, "auto")):
+        monkeypatch.setattr(data_loader, "AUTO_VERIFY_TOKENS", limit)
+        with pytest.raises(InputError, match="has been changed"):
+            data_loader.Shards(folder, "train", verify)
 
 
 def test_truncated_file_is_reported_when_it_is_read(folder):

@@ -21,15 +21,7 @@ from runtime.validation import Name, check
 
 import numpy as np
 
-from data_loader import (
-    HEADER_WORDS,
-    MAGIC,
-    META,
-    TOKEN_TYPES,
-    Shards,
-    read_meta,
-    version_for,
-)
+from data_loader import HEADER_WORDS, MAGIC, META, TOKEN_TYPES, Shards, read_meta
 from errors import InputError
 
 
@@ -60,7 +52,7 @@ class ShardWriter:
         self.shards = self._finished_shards()
         self.start = tuple(self.shards[-1]["next"]) if self.shards else (0, 0)
         self.marks = deque()  # of the source's rows from the latest document on
-        self.version = version_for(meta.content["vocab_size"])
+        self.version = 1 if meta.content["vocab_size"] <= 1 << 16 else 2
         self.buffer = np.empty(shard_tokens, dtype=TOKEN_TYPES[self.version])
         self.buffered = 0  # tokens in the buffer
         self.documents_started = 0  # documents that start in the buffer

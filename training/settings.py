@@ -58,7 +58,7 @@ class Config(GPTConfig):
     data: str = free("data/stdlib")
     """folder of the token shards"""
     verify_data: Literal["auto", "always", "never"] = free("auto")
-    """check the SHA-256 of the shards before the first step; auto: if they total at most 1 GB"""
+    """check the SHA-256 of the shards before the first step; auto: up to 500 million tokens"""
     out_dir: str = free("runs/gpt")
     """folder of the run"""
     resume: bool = setting(False, record="never")
