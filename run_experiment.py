@@ -187,11 +187,6 @@ def split(line: str) -> list[str]:
         raise InputError(f"'{line}' is no command ({error}): close its quotes") from None
 
 
-def is_inside(words: list[str], folder: str) -> bool:
-    """Return whether one of the words names a file or folder, or what is inside."""
-    return bool(folder) and any(f"{word}/".startswith(f"{folder}/") for word in words)
-
-
 class Experiment:
     """The jobs of an experiment by command, in the order in which they start."""
 
@@ -247,9 +242,13 @@ class Experiment:
             for plugin in plugins.LOADED.values():
                 words = [*words, "--plugin", str(plugin.path)]
         command = shlex.join(words)
+        needs = []
+        for job in self.jobs.values():
+            if job.output and any(f"{x}/".startswith(f"{job.output}/") for x in words):
+                needs.append(job)
         job = Job(
             words,
-            [job for job in self.jobs.values() if is_inside(words, job.output)],
+            needs,
             output,
             resumes=bool(re.match(RESUMES, command)),
             # The trainings of fixed configs are small: one on each device.

@@ -83,7 +83,7 @@ class Scheduler:
         side_by_side: jobs; None: one on all GPUs if it can, else one per GPU or core.
         """
         self.jobs, self.report, self.logs = jobs, report, logs
-        self.has_failed, self.is_due = False, True  # the report
+        self.has_failed, self.reported = False, []  # the latest report, and its records
         count = int(os.environ.get(DEVICES, torch.cuda.device_count()))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         ids = re.findall("[^, ]+", visible) or [*map(str, range(count))]
@@ -176,11 +176,11 @@ class Scheduler:
         with locked(self.logs / "report"):
             reports = [job_report.read(path) for path in sorted(self.logs.glob("*.jsonl"))]
             records = dict.fromkeys(x for report in reports for x in report["records"])
-            if self.is_due and records:
+            state = [(path, _describe(path)) for path in records]
+            if state != self.reported:
                 words = ["python", *self.report, *records]
                 done = subprocess.run(words, preexec_fn=_end_with_parent)
-                self.has_failed = bool(done.returncode)
-        self.is_due = False
+                self.reported, self.has_failed = state, bool(done.returncode)
 
     def start(self, job: Job, count: int) -> None:
         """Start a job on so many devices, unless it is recorded, or another call runs it."""
@@ -255,7 +255,6 @@ class Scheduler:
         if job.state == "done":
             result = os.path.isdir(job.output) or _describe(job.output)
             job_report.append(path, inputs=job.inputs, result=result)
-        self.is_due |= not reported["repeated"]
         note = ", which an earlier call finished" if reported["repeated"] else ""
         print(f"{job.state}: {job.name}{note}, {seconds:.1f} s", flush=True)
 

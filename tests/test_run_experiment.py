@@ -336,7 +336,9 @@ def test_damaged_reports_lose_only_their_own_rows(tmp_path, run, damage):
     path.write_bytes(damage)
     assert run(record_job(tmp_path, "b")) == 0
     assert reported(tmp_path) == "b"
-    assert run(record_job(tmp_path, "a")) == 0
+    # Also if the program finds its record and repeats nothing.
+    jobs = [record_job(tmp_path, "b"), record_job(tmp_path, "a", say(repeated=True))]
+    assert run(*jobs) == 0
     assert reported(tmp_path) == "ab"
 
 
@@ -411,6 +413,21 @@ def test_ranks_and_threads_of_a_job(
     assert log.read_text() == (f"--nproc_per_node={ranks}\n" if ranks > 1 else "")
     width = {"MIG-a": 2, "0": 2, "-1": 16}.get(devices, ranks)
     assert (tmp_path / "seen").read_text().split() == [*devices.split(), str(16 // width)]
+
+
+@pytest.mark.parametrize("side_by_side, devices", [(None, ["0", "1", "2"]), (1, ["0"])])
+def test_trainings_of_fixed_configs_have_one_device_each(
+    tmp_path, monkeypatch, side_by_side, devices
+):
+    """As these networks are small; others are trained on all devices."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv(scheduler.DEVICES, "3")
+    words = "--train quickstart --data stdlib --encodings cable rope alibi"
+    fixed = Scheduler(jobs_of(words, "--fixed"), [], tmp_path, side_by_side)
+    assert (fixed.free, fixed.ranks) == (devices, 1)
+    shared = Scheduler(jobs_of(words), [], tmp_path, side_by_side)
+    assert (shared.free, shared.ranks) == (["0", "1", "2"], 3)
 
 
 # A simulated node: programs that only log
