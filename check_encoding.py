@@ -18,7 +18,6 @@ import itertools
 import re
 import sys
 import time
-import traceback
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -68,18 +67,11 @@ def specs_to_check(config: Config) -> list[str]:
     if config.pe is None:
         if not names:
             raise InputError("pass a Python file with your encoding, or one as --pe")
-        classes = {posenc.ENCODINGS[name]: name for name in reversed(names)}
-        return list(reversed(classes.values()))  # the first name of each class
+        return list(dict.fromkeys(posenc.ENCODINGS[name].names[0] for name in names))
     # a comma before `option=` is part of an encoding
     specs = re.split(r",(?!\w+=)", config.pe)
-    problems = []
     for spec in specs:
-        try:
-            pe_spec.parse(spec)
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(*problems)
+        pe_spec.parse(spec)
     return specs
 
 
@@ -132,7 +124,8 @@ def run_check(name: str, spec: str) -> Result:
     except CheckFailed as error:
         return Result("failed", error.measurement, str(error), CHECKS[name].cause)
     except Exception as error:
-        return Result("failed", None, describe(error), usual_cause(name, error))
+        where = ", ".join([plugins.reason(error), *plugins.lines_in_plugins(error)[-1:]])
+        return Result("failed", None, where, usual_cause(name, error))
 
 
 def measure(name: str, spec: str) -> Measurement | None:
@@ -142,47 +135,24 @@ def measure(name: str, spec: str) -> Measurement | None:
     error.
     """
     check = CHECKS[name]
-    measurements, reasons = [], []
     specs = [spec]
     if check.function.__module__ == layer_checks.__name__:  # of each layer of a pattern
         specs = dict.fromkeys(pe_spec.layer_specs(spec))
+    measured, reasons = [], []
     for layer_spec, case in itertools.product(specs, check.cases):
         try:
-            measurements.append([*(check.function(layer_spec, **case) or ())])
+            measured += check.function(layer_spec, **case) or ()
         except NotApplicable as reason:
             reasons.append(reason)
-    if not measurements:
+    if reasons and not measured:
         raise reasons[0]
-    measured = itertools.chain(*measurements)
     return max(measured, key=lambda m: m.value / m.bound, default=None)
 
 
 def usual_cause(name: str, error: Exception) -> str:
     """Return the usual cause of an exception, "" for a slip in the code."""
-    text = str(error)
-    if isinstance(error, TypeError) and "argument" in text:
-        return (
-            "a hook has other arguments than in posenc.Encoding, which has "
-            "features(self, x, pos, previous=None) and bias(self, q_features, k_features, h)"
-        )
-    is_slip = (
-        isinstance(error, NameError | AttributeError) and "__init__() call" not in text
-    )
-    return "" if is_slip else CHECKS[name].cause
-
-
-def describe(error: Exception) -> str:
-    """Return an exception in one line, with the last line of a plugin."""
-    sources = [str(plugin.path) for plugin in plugins.LOADED.values()]
-    text = str(error)
-    first = " ".join(text.partition("\n")[0].split())[:200]
-    message = f"{type(error).__name__}: {first}"
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename in sources]
-    # torch.compile's text has many lines, which quote the user's code.
-    quoted = re.findall(r'File "(.*)", line (\d+)', text)
-    lines += [int(line) for file, line in quoted if file in sources]
-    return f"{message} (line {lines[-1]})" if lines else message
+    is_slip = isinstance(error, NameError | AttributeError)
+    return "" if is_slip and "__init__() call" not in str(error) else CHECKS[name].cause
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ training length (block_size); query position i, key position j, d = i - j.
 Formulas are for decoders; in an encoder d is |i - j|, S_i - S_j -|S_i - S_j|.
 """
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -40,10 +39,6 @@ ENCODINGS: dict[str, type["Encoding"]] = {}  # --pe name -> class
 Pair = tuple[tuple, tuple]  # features of queries, of keys
 Parts = list[tuple["Encoding", tuple, tuple]]  # encodings with their features
 MISSING: Any = None  # value of an optional hook that a class does not define
-ARGUMENTS = {
-    "rotate": "(self, q, k, pos, q_features, k_features)",
-    "logits_transform": "(self, logits, bias, q, k, scale, d, mask, q_features, k_features)",
-}
 
 
 class ModuleList(nn.ModuleList, Generic[M]):
@@ -107,13 +102,6 @@ class Encoding(nn.Module):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        for name, arguments in ARGUMENTS.items():
-            hook = getattr(cls, name)
-            if hook is not None and "k_features" not in inspect.signature(hook).parameters:
-                raise InputError(
-                    f"{cls.__name__}.{name} has other arguments: use def {name}{arguments}, and "
-                    "return what it needs of x from features"
-                )
         ENCODINGS.update(dict.fromkeys(cls.names, cls))
 
     def __init__(self, heads: int, channels: int, block_size: int):

@@ -55,13 +55,6 @@ class Forgetful(Recency):
         return q_features[0] - k_features[0]
 
 
-class Short(Forgetful):
-    names = ("my-short",)
-
-    def features(self, x, pos):
-        return super().features(x, pos)
-
-
 class Slip(Recency):
     names = ("my-slip",)
 
@@ -116,18 +109,17 @@ def test_all_checks_are_run(mine, capsys, monkeypatch):
 
 def test_causes_belong_to_the_failures(mine, capsys, monkeypatch):
     """Neither a slip nor what follows from an earlier failure gets the cause of another fault."""
-    names = ("options", "shapes", "continued features", "KV cache", "float64")
+    names = ("options", "shapes", "KV cache", "float64")
     checks = {name: CHECKS[name] for name in names}
     monkeypatch.setattr(check_encoding, "CHECKS", checks)
     causes = {}
-    for pe in ("my-slip", "my-short", "my-forgetful"):
+    for pe in ("my-slip", "my-forgetful"):
         with pytest.raises(SystemExit):
             check_encoding.main([str(mine), "--pe", pe])
         lines = capsys.readouterr().out.splitlines()
         causes[pe] = [line for line in lines if "usual cause" in line]
     assert causes["my-slip"] == []
-    assert "features(self, x, pos, previous=None)" in causes["my-short"][0]
-    (first,) = causes["my-forgetful"]  # of three failures
+    (first,) = causes["my-forgetful"]  # of two failures
     assert "features ignore `previous`" in first
 
 
@@ -138,5 +130,5 @@ def test_each_class_of_the_file_is_checked_once(mine, quick, capsys):
     assert "checks of my-recency:" in out
     assert "my-alias" not in out
     line = 1 + MINE.splitlines().index('        raise RuntimeError("to do")')
-    assert f"    RuntimeError: to do (line {line})" in out
+    assert f"    RuntimeError (to do), {mine}, line {line}" in out
     assert "1 checks of my-unfinished: 0 ok, 1 failed" in out

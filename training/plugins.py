@@ -9,6 +9,7 @@ SHA-256 of its plugins, and its folder has copies.
 """
 
 import hashlib
+import inspect
 import re
 import sys
 import traceback
@@ -26,6 +27,17 @@ from posenc import ENCODINGS, Encoding
 
 MODULE_PREFIX = "plugin_"
 LOADED: dict[str, "Plugin"] = {}  # by the name of their modules
+HOOKS = {  # of posenc.Encoding, with the arguments that they are called with
+    "__init__": "heads, channels, block_size",
+    "embed": "x, pos",
+    "features": "x, pos, previous=None",
+    "rotate": "q, k, pos, q_features, k_features",
+    "bias": "q_features, k_features, h",
+    "factors": "q_features, k_features",
+    "triton_bias": "q_features, k_features, h",
+    "distance_bias": "d, h",
+    "logits_transform": "logits, bias, q, k, scale, d, mask, q_features, k_features",
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,7 @@ def load_plugin(path: str | Path) -> Plugin:
 
     The same file is imported once. Raises OSError if it cannot be read,
     InputError if it cannot be imported, has no encoding with `names`,
-    or uses one that is taken.
+    uses one that is taken, or a hook has other arguments.
     """
     path = Path(path)
     source = path.read_bytes()
@@ -68,12 +80,13 @@ def load_plugin(path: str | Path) -> Plugin:
         remedy = "fix the file"
         if isinstance(error, ImportError):
             remedy += "; it cannot import other files of yours"
-        raise InputError(f"{place}: {_reason(error)}: {remedy}") from None
+        raise InputError(f"{place}: {reason(error)}: {remedy}") from None
     classes = [cls for cls in vars(imported).values() if isinstance(cls, type)]
     own = [cls for cls in classes if cls.__module__ == module and issubclass(cls, Encoding)]
     names: tuple[str, ...] = ()
     for cls in dict.fromkeys(own):
-        if problem := _naming_problem(cls.names, before.union(names)):
+        problem = _naming_problem(cls.names, before.union(names)) or _hook_problem(cls)
+        if problem:
             raise InputError(f"{path}: {cls.__name__}{problem}")
         names += cls.names
     if not names:
@@ -96,15 +109,38 @@ def _naming_problem(names, taken: set[str]) -> str | None:
     return None
 
 
+def _hook_problem(cls) -> str | None:
+    """Return which hook has other arguments, and the fix."""
+    instance = cls.__new__(cls)
+    for name, arguments in HOOKS.items():
+        hook = getattr(instance, name)
+        try:
+            if hook is not None:
+                inspect.signature(hook).bind(*arguments.split(", "))
+        except TypeError as error:
+            return (
+                f".{name} has other arguments ({error}): use def {name}(self, {arguments})"
+            )
+    return None
+
+
 def _lines(error: BaseException, paths: Iterable[str]) -> list[str]:
     """Return the lines of an exception that are in some files."""
     lines = [(x.filename, x.lineno) for x in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
         lines.append((error.filename or "", error.lineno))
+    # torch.compile's text has many lines, which quote the user's code.
+    lines += re.findall(r'File "(.*)", line (\d+)', str(error))
     return [f"{path}, line {line}" for path, line in lines if path in paths]
 
 
-def _reason(error: BaseException) -> str:
+def lines_in_plugins(error: BaseException) -> list[str]:
+    """Return the lines of an exception that are in loaded plugins."""
+    return _lines(error, [str(plugin.path) for plugin in LOADED.values()])
+
+
+def reason(error: BaseException) -> str:
+    """Return an exception's type and message, in one line."""
     return f"{type(error).__name__} ({' '.join(str(error).split())[:200] or 'no message'})"
 
 
@@ -146,12 +182,12 @@ def check_loaded(settings: dict, folder: str | Path) -> None:
 
 def describe_error(error: BaseException) -> str | None:
     """Return one line for an exception in the code of a plugin, else None."""
-    lines = _lines(error, [str(plugin.path) for plugin in LOADED.values()])
+    lines = lines_in_plugins(error)
     if not lines or type(error).__name__ == "OutOfMemoryError":
         return None
     path = lines[-1].rpartition(",")[0]
     remedy = f"fix the plugin; `python check_encoding.py {path}` explains more"
-    return f"{lines[-1]}: {_reason(error)}: {remedy}"
+    return f"{lines[-1]}: {reason(error)}: {remedy}"
 
 
 cli.DESCRIBE.insert(0, describe_error)

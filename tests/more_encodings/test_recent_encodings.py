@@ -25,8 +25,6 @@ from encoding_formulas import (
 from numpy.testing import assert_allclose
 
 import attention
-from errors import InputError
-from posenc import Encoding
 
 
 def rotated_product(q, k, angle):
@@ -142,17 +140,3 @@ def test_sink_takes_its_part_of_the_softmax(pe):
     total = weights.sum(-1, keepdims=True) + np.exp(s)[:, None, None]
     assert s.shape == (H,)
     assert_allclose(ours.detach(), weights / total @ v.numpy(), atol=1e-9)
-
-
-def test_hooks_of_an_older_version_are_refused():
-    with pytest.raises(InputError, match=r"use def rotate\(self, q, k, pos, q_features, k_fea"):
-
-        class Old(Encoding):
-            def rotate(self, q, k, pos):
-                return q, k
-
-    with pytest.raises(InputError, match="logits_transform has other arguments: use def"):
-
-        class OldRows(Encoding):
-            def logits_transform(self, logits, bias, q, d, mask):
-                return logits

@@ -135,6 +135,33 @@ def test_an_exception_in_a_plugin_is_one_line(tmp_path, data_dir, refused, unreg
     assert "check_encoding.py" in line
 
 
+@pytest.mark.parametrize(
+    "arguments, found",
+    [
+        ("features(self, x, pos)", "features(self, x, pos, previous=None)"),
+        ("rotate(self, q, k, pos)", "rotate(self, q, k, pos, q_features, k_features)"),
+        (
+            "logits_transform(self, logits, d)",
+            "logits_transform(self, logits, bias,",
+        ),
+        ("__init__(self, heads)", "__init__(self, heads, channels, block_size)"),
+        ("bias(self, *features)", None),
+        ("distance_bias(d, h)", None),
+    ],
+)
+def test_hooks_with_other_arguments_are_refused(arguments, found, tmp_path, unregistered):
+    path = tmp_path / "mine.py"
+    static = "" if "self" in arguments else "    @staticmethod\n"
+    path.write_text(f"{ENCODING}{static}    def {arguments}:\n        pass\n")
+    if found is None:
+        plugins.load_plugin(path)
+    else:
+        with pytest.raises(InputError) as error:
+            plugins.load_plugin(path)
+        assert str(error.value).startswith(f"{path}: A.{arguments.partition('(')[0]} has other ")
+        assert f"): use def {found}" in str(error.value)
+
+
 def test_reports_do_not_import_torch():
     """It takes seconds."""
     code = "import sys, report, compare; sys.exit('torch' in sys.modules)"
