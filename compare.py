@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from runtime import cli
 
 from errors import InputError
-from evaluation.intervals import Interval
 from evaluation.record_schema import read_records
 from evaluation.significance import explain_marks, paired_test
 from reporting.columns import (
@@ -35,7 +34,7 @@ from reporting.columns import (
     compare,
     describe_differences,
     make_columns,
-    read_may_differ,
+    read_names,
 )
 from reporting.formatting import MISSING, Table, mean_and_deviation, with_interval
 from reporting.metrics import PERPLEXITY, describe_protocol, metric_of
@@ -56,7 +55,7 @@ def main(argv=None):
     positional = "records", "JSON records of eval_extrapolation.py"
     config = cli.parse(Config, argv, __doc__, positional)
     records = load_records(config.records)
-    may_differ = read_may_differ(config.may_differ, records)
+    may_differ = read_names(config.may_differ)
     columns = make_columns(records, PERPLEXITY.key, may_differ)
     columns.sort(key=lambda column: records[0] not in column.records)
     first = columns[0]
@@ -83,25 +82,21 @@ def compare_at(length: int, first: Column, *others: Column) -> list[dict[str, st
     rows = []
     for other in others:
         by_seed = first.values_by_seed(length), other.values_by_seed(length)
+        if not all(by_seed):
+            continue
         shared = by_seed[0].keys() & by_seed[1].keys()
-        if all(by_seed) and not shared and max(map(len, by_seed)) > 1:
+        if not shared and max(map(len, by_seed)) > 1:
             what = f"{first.label} and {other.label} have no seed in common"
             raise InputError(f"{what}: evaluate runs of the same seeds")
-        ratio = compare((first, other), length)
-        if not ratio:
-            continue
         text, p = "not comparable", MISSING
-        if isinstance(ratio, Interval):
+        if ratio := compare((first, other), length):
             seeds = f"{ratio.seeds} seeds" if ratio.seeds > 1 else "one seed"
-            text = (
-                f"{with_interval(ratio, 4)}, {seeds}{'' if ratio.paired else ', unpaired'}"
-            )
-            test = paired_test(*by_seed)
-            p = f"{test.p:.2g}{test.mark}" if test else MISSING
+            kind = "" if ratio.paired else ", unpaired"
+            text = f"{with_interval(ratio, 4)}, {seeds}{kind}"
+            if test := paired_test(*by_seed):
+                p = f"{test.p:.2g}{test.mark}"
         ours, theirs = (
-            mean_and_deviation(
-                [values[seed] for seed in values if seed in shared or not shared]
-            )
+            mean_and_deviation([values[seed] for seed in shared or values])
             for values in by_seed
         )
         row = {"context": f"{length:,}", first.label: ours, "other": other.label}

@@ -59,7 +59,7 @@ from reporting.columns import (
     group_by_protocol,
     in_order,
     make_columns,
-    read_may_differ,
+    read_names,
 )
 from reporting.formatting import MISSING, Folder, Table
 from reporting.metrics import PERPLEXITY, SPEED, Metric
@@ -110,7 +110,7 @@ def report_records(config: Config, out: Folder) -> None:
     if printed and not any(metrics.matches_paper(printed, record) for record in records):
         what = f"{config.paper} holds {printed.metric} of decoders, or of encoders"
         raise InputError(f"{what}, but none of the records does: use another --paper")
-    may_differ = read_may_differ(config.may_differ, records)
+    may_differ = read_names(config.may_differ)
     found = group_by(records, metrics.metric_of)
     found[metrics.GAIN] = measures.gain_records(found.get(PERPLEXITY, []))
     speeds = found.get(SPEED, [])

@@ -17,7 +17,6 @@ from typing import Annotated, Any, TypeVar
 from runtime.files import read_json, read_json_lines, working_folder_of
 from runtime.validation import Count, Length, LengthKey, Name, Text, find_mismatch
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from errors import InputError
@@ -25,10 +24,8 @@ from errors import InputError
 Number = Annotated[float, Meta(ge=-1e18, le=1e18)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e18)]
 Positive = Annotated[float, Meta(ge=1e-18, le=1e18)]
-Loss = Annotated[float, Meta(ge=-1e-6, le=1e18)]
 Fraction = Annotated[float, Meta(ge=0, le=1 + 1e-6)]
 """sums of fractions are rounded"""
-Percent = Annotated[float, Meta(ge=0, le=100)]
 NOT_EMPTY = Meta(min_length=1)
 Seconds = Annotated[list[Positive], NOT_EMPTY]
 Points = list[tuple[Count, Number]]
@@ -36,16 +33,6 @@ Points = list[tuple[Count, Number]]
 Entry = TypeVar("Entry")
 ByLength = Annotated[dict[LengthKey, Entry | None], NOT_EMPTY]
 """results by length; null: it is not supported"""
-
-
-class EqualLists(Struct):
-    """An object whose lists have the same number of values."""
-
-    def __post_init__(self):
-        values = msgspec.structs.asdict(self).items()
-        lengths = {name: len(each) for name, each in values if isinstance(each, list)}
-        if len({*lengths.values()}) > 1:
-            raise ValueError(f"{' and '.join(lengths)} have different numbers of values")
 
 
 class Split(Struct):
@@ -83,15 +70,15 @@ class Header(Model):
 class LossCurve(Struct):
     first: Count
     width: Length
-    loss: list[Loss | None]
+    loss: list[Number | None]
 
 
-class PerplexityEntry(EqualLists):
-    loss: Loss
+class PerplexityEntry(Struct):
+    loss: Number
     loss_se: NotNegative | None
     perplexity: Annotated[float, Meta(ge=0.99)]
     tokens: Length
-    blocks: list[Loss] | UnsetType = UNSET
+    blocks: list[Number] | UnsetType = UNSET
     block_tokens: list[Length] | UnsetType = UNSET
     by_position: LossCurve | UnsetType = UNSET
     by_offset: LossCurve | UnsetType = UNSET
@@ -115,7 +102,7 @@ class Perplexity(Model):
     lengths: ByLength[PerplexityEntry]
 
 
-class Shares(EqualLists):
+class Shares(Struct):
     tokens: list[Length]
     share: list[Fraction]
 
@@ -156,8 +143,8 @@ class Recall(Model):
 
 
 class TrainedRecallEntry(Struct):
-    accuracy: Percent
-    accuracy_se: Percent
+    accuracy: NotNegative
+    accuracy_se: NotNegative
 
 
 class TrainedRecallProtocol(Struct):
@@ -256,7 +243,7 @@ class Speed(Hardware):
     eval: SpeedResult | UnsetType = UNSET
 
 
-class ComparedSeconds(EqualLists):
+class ComparedSeconds(Struct):
     ours: Seconds
     theirs: Seconds
     product: Seconds | UnsetType = UNSET

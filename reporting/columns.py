@@ -10,14 +10,11 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime import cli
-
-from errors import InputError
 from evaluation.intervals import Interval, perplexity_ratio
 from reporting.formatting import (
     escape_markdown,
@@ -25,7 +22,6 @@ from reporting.formatting import (
     number_range,
     standard_deviation,
 )
-from setting import settings_of
 
 # Order of columns in the CABLE paper. Other encodings follow by name.
 PAPER_ORDER = (
@@ -109,17 +105,16 @@ class Column:
         return math.nan if error is None else error
 
 
-def compare(columns: Sequence[Column], length: int, *ignored: str) -> Interval | list[str]:
+def compare(columns: Sequence[Column], length: int, *ignored: str) -> Interval | None:
     """Return the first column's perplexity at a length relative to the second's.
 
-    Paired by seed or, without a shared one, in order. ignored: settings
-    that may differ. A list has the settings that prevent it, and is
-    empty if one was not measured.
+    Paired by seed or, without a shared one, in order. None if one was
+    not measured, or settings differ, except those that are ignored.
     """
     first, second = columns
-    settings = first.differing(second, *ignored)
-    if settings or not (first.values(length) and second.values(length)):
-        return settings
+    is_measured = first.values(length) and second.values(length)
+    if not is_measured or first.differing(second, *ignored):
+        return None
     ours, theirs = first.entries_by_seed(length), second.entries_by_seed(length)
     shared = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
     return perplexity_ratio(shared or [*zip(ours.values(), theirs.values(), strict=False)])
@@ -166,11 +161,10 @@ def _join_lengths(records: list[dict]) -> list[dict]:
     for same in group_by(
         records, lambda each: (setup_of(each), *map(each.get, names))
     ).values():
-        if "lengths" not in same[0]:
-            joined += same
-            continue
         same.sort(key=lambda each: (each.get("protocol") or {}).get("span") or math.inf)
-        lengths = {n: entry for each in same[::-1] for n, entry in each["lengths"].items()}
+        lengths = {
+            n: entry for each in same[::-1] for n, entry in each.get("lengths", {}).items()
+        }
         joined.append(same[0] | {"lengths": lengths})
     return joined
 
@@ -220,20 +214,9 @@ def training_of(record: dict) -> dict:
     return record["settings"] | others
 
 
-def read_may_differ(text: str, records: Collection[dict]) -> Names:
-    """Return the settings of --may_differ; InputError for one of no record."""
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    trainings = [training_of(each) for each in records if each.get("settings")]
-    recorded = {name for training in trainings for name in training}
-    if recorded.issuperset(names) or not recorded:
-        return names
-    from training.settings import Config  # late: PyTorch takes seconds
-
-    known = recorded | settings_of(Config).keys()  # records lack some of these
-    if unknown := [name for name in names if name not in known]:
-        problems = [cli.unknown(f"--may_differ {name}", name, known) for name in unknown]
-        raise InputError(*problems)
-    return names
+def read_names(text: str) -> Names:
+    """Return the settings of --may_differ, as in "lr,block_size"."""
+    return tuple(text.replace(" ", "").split(","))
 
 
 def describe_differences(
@@ -289,23 +272,19 @@ def name_model(*records: dict) -> str:
     """Return what a reader calls the model of records: its name and number of parameters.
 
     "tiny model (19.2M parameters)"; an imported one has the name of its
-    source: "gpt2 (124.4M parameters)"; others are named by the number.
+    source: "gpt2 (124.4M parameters)".
     """
-    names, numbers = (
-        set(),
-        [each["parameters"] for each in records if each.get("parameters")],
-    )
+    names = set()
     for record in records:
         source, size = record["settings"].get("model"), record.get("size")
         if source:
             names.add("/".join(Path(source[0]).parts[-2:]))  # OWNER/NAME on the hub
         elif size and size != "custom":
             names.add(f"{size} model")
-    number = statistics.median(numbers) if numbers else 0
-    unit, scale = ("M", 1e6) if number >= 1e5 else ("K", 1e3)
-    size = f"{number / scale:.1f}{unit} parameters" if numbers else ""
-    name = " and ".join(sorted(names))
-    return f"{name} ({size})" if name and size else name or size or "model"
+    numbers = [each["parameters"] for each in records if each.get("parameters")]
+    name = " and ".join(sorted(names)) or "model"
+    number = statistics.median(numbers) / 1e6 if numbers else 0
+    return f"{name} ({number:,.1f}M parameters)" if number else name
 
 
 def all_lengths(columns: list[Column]) -> list[int]:

@@ -69,7 +69,7 @@ class Metric:
         records = [record for each in columns for record in each.records]
         entries = entries_of(records)
         errors = [each.get("loss_se", each.get(f"{self.key}_se")) for each in entries]
-        known = [error for error in errors if error is not None]
+        error = max(filter(None, errors), default=None)
         data = records[0]["data"]
         kind = f", {token_kind(records[0])}" if "tokenizer" in data else ""
         values = data | (records[0].get("protocol") or {})
@@ -81,9 +81,7 @@ class Metric:
             "tokens": number_range(entry.get("tokens", 0) for entry in entries),
         }
         text = self.template.format(**values)
-        if known:
-            text += self.error.format(max(known))
-            text += ", unknown for a single window" if len(known) < len(errors) else ""
+        text += self.error.format(error) if error else ""
         is_mean = any(len(column.records) > 1 for column in columns)
         note = " Mean ± standard deviation over seeds." if is_mean else ""
         return escape_markdown(f"{text}.{note}")

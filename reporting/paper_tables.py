@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 
 from evaluation import measures
-from evaluation.intervals import Interval
 from evaluation.significance import BETTER, WORSE, explain_marks, paired_test
 from reporting.columns import Column, compare, dataset_of, group_by, make_columns
 from reporting.formatting import (
@@ -363,7 +362,7 @@ def training_length_cells(
             if found := _entries(result, names, lengths, row["size"]):
                 ratio = measures.MEASURES[quantity](*found[0])
                 differing |= found[1]
-        if isinstance(ratio, Interval):
+        if ratio:
             change = ratio.map(lambda value, unit=unit: unit * (value - 1))
             number = Number(change.estimate, with_interval(change))
             printed = Number(float(row["difference"].strip("<% ")), row["difference"])

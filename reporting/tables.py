@@ -2,13 +2,13 @@
 
 import statistics
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 
 import numpy as np
 
 from evaluation import intervals
 from reporting.columns import Column, all_lengths, make_columns, sort_key
 from reporting.formatting import (
+    MISSING,
     Bold,
     Table,
     escape_markdown,
@@ -27,60 +27,36 @@ def length_table(
 ) -> Table:
     """Return a table with a row per length: mean ± deviation over seeds.
 
-    A wide table is transposed, shows the largest deviation, and omits
-    lengths near others. best: min or max, of the values in bold, with
-    all that print alike; None: no bold. marks: printed after the
+    A wide table is transposed. best: min or max, of the values in bold,
+    with all that print alike; None: no bold. marks: printed after the
     values.
     """
-    lengths = all_lengths(columns)
-    is_wide = len(columns) >= MAX_COLUMNS
-    shown = _spread(lengths, MAX_COLUMNS - 2) if is_wide else lengths
-    winners = {}
-    for length in shown:
+    lengths, winners = all_lengths(columns), {}
+    for length in lengths:
         means = [mean for column in columns if (mean := column.mean(length)) is not None]
         if best and len(means) > 1:
-            winners[length] = round(best(means), 2)
-    cells, numbers, largest = (
-        [[x_name, *map("{:,}".format, shown)]],
-        [[x_name, *lengths]],
-        [],
-    )
-    has_deviations = any(len(column.records) > 1 for column in columns)
-    is_merged = is_wide and has_deviations and not marks
+            winners[length] = format_number(best(means))
+    cells = [[x_name, *map("{:,}".format, lengths)]]
+    numbers: list[list] = [[x_name, *lengths]]
     for column in columns:
-        means = {length: column.mean(length) for length in lengths}
-        deviations = {n: standard_deviation(column.values(n)) for n in lengths}
-        numbers.append([column.label, *means.values()])
-        if any(value is not None for value in deviations.values()):
-            numbers.append([f"{column.label} std", *deviations.values()])
-        row = [column.label]
-        for n in shown:
-            text = mean_and_deviation(column.values(n))
-            if is_merged:
-                text = format_number(means[n])
-            text += marks.get((column.label, n), "")
-            mean = means[n]
-            is_best = mean is not None and round(mean, 2) == winners.get(n)
+        row, means = [column.label], [*map(column.mean, lengths)]
+        deviations = [standard_deviation(column.values(n)) for n in lengths]
+        numbers.append([column.label, *means])
+        if any(value is not None for value in deviations):
+            numbers.append([f"{column.label} std", *deviations])
+        for length, mean in zip(lengths, means, strict=True):
+            text = mean_and_deviation(column.values(length))
+            text += marks.get((column.label, length), "")
+            is_best = format_number(mean) == winners.get(length)
             row.append(Bold(text) if is_best else text)
         cells.append(row)
-        found = [x for x in map(deviations.get, shown) if x is not None]
-        largest.append(format_number(max(found, default=None)))
-    if is_merged:
-        for row, text in zip(cells, ("± at most", *largest), strict=True):
-            row.append(text)
-    return Table(cells if is_wide else _transposed(cells), _transposed(numbers))
+    if len(columns) < MAX_COLUMNS:
+        cells = _transposed(cells)
+    return Table(cells, _transposed(numbers))
 
 
 def _transposed(rows: list[list]) -> list[list]:
     return [list(column) for column in zip(*rows, strict=True)]
-
-
-def _spread(lengths: list[int], most: int) -> list[int]:
-    """Return at most `most` lengths, without those near the next one."""
-    kept = [*lengths]
-    while len(kept) > most:
-        kept.remove(min(pairwise(kept), key=lambda pair: (pair[1] / pair[0], -pair[0]))[0])
-    return kept
 
 
 def accuracy_table(records: list[dict]) -> Table:
@@ -88,14 +64,14 @@ def accuracy_table(records: list[dict]) -> Table:
     rows = []
     for column in make_columns(records, key=""):
         for record in column.records:
-            label = column.label
-            if len(column.records) > 1:
-                label += f", seed {record['seed']}"
-            row = {"": label}
+            several = len(column.records) > 1
+            row = {
+                "": f"{column.label}, seed {record['seed']}" if several else column.label
+            }
             for key in ("acc", "acc_norm"):
-                value, error = record[key], record[f"{key}_se"]
-                error = None if error is None else 100 * error
-                row[key] = f"{format_number(100 * value)} ± {format_number(error)}"
+                error = record[f"{key}_se"]
+                error = MISSING if error is None else f"{100 * error:.2f}"
+                row[key] = f"{100 * record[key]:.2f} ± {error}"
             rows.append(row | {"examples": f"{record['examples']:,}"})
     splits = " and ".join(sorted({record["data"]["split"] for record in records}))
     tokens = " and ".join(sorted({token_kind(record) for record in records}))

@@ -111,7 +111,7 @@ def test_means_and_ratios_are_of_shared_seeds(tmp_path, capsys, refused):
 
 @pytest.mark.parametrize("name, value", CHANGES)
 def test_runs_that_differ_in_more_than_encoding_and_seed_are_not_compared(
-    tmp_path, capsys, refused, name, value
+    tmp_path, capsys, name, value
 ):
     """The ratio is 3.9 / 8 at 512 tokens."""
     paths = pair_that_differs(tmp_path, name, value)
@@ -130,7 +130,6 @@ def test_runs_that_differ_in_more_than_encoding_and_seed_are_not_compared(
     allowed = printed("--may_differ", name)
     assert "0.4875" in allowed and f"Settings that differ: {name}: " in allowed
     assert "omparable" not in allowed
-    assert "--may_differ tokens" in refused(compare.main, *paths, "--may_differ", "tokens")[0]
 
 
 def test_encodings_with_another_recipe_are_not_compared(tmp_path, capsys):

@@ -72,15 +72,15 @@ def test_titles_name_the_model(tmp_path, trained, monkeypatch):
         report.main([path, "--out_dir", str(tmp_path / "report")])
     name = f"{tmp_path.name}/my-llama"
     model, _ = checkpoints.load_model(run, torch.device("cpu"))
-    number = f"{sum(each.numel() for each in model.parameters()) / 1e3:.1f}K"
+    number = f"{sum(each.numel() for each in model.parameters()) / 1e6:.1f}M"
     for title, text in zip(
         titles,
         (
             f"\n{name} (0.4M parameters), rope:base=10000, layer 3 of 0–3, trained on unknown",
-            f"\n{number} parameters, cable, layer 1 of 0–1, trained on toy at 16 tokens",
+            f"\nmodel ({number} parameters), cable, layer 1 of 0–1, trained on toy at 16 tokens",
             "\ncustom model on toy, trained at 16 tokens",
             f"toy (val), {name} (0.8M parameters), trained at 256 tokens",
-            "toy (val), 0.8M parameters, trained at 256 tokens",
+            "toy (val), model (0.8M parameters), trained at 256 tokens",
             "toy (val), quickstart model (0.8M parameters), trained at 256 tokens",
         ),
         strict=True,
