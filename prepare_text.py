@@ -18,7 +18,6 @@ text. An interrupted preparation is resumed by the same command.
 
 import functools
 import io
-import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,8 +77,9 @@ def main(argv=None):
     documents = functools.partial(split_documents, train_files, val_files, config)
 
     def training_texts():
-        chosen = (pieces for split, pieces in documents() if split == "train")
-        return itertools.chain.from_iterable(chosen)
+        return (
+            text for split, pieces in documents() if split == "train" for text in pieces
+        )
 
     splits = ("train", "val")
     preparation = tokenization.Preparation(config, out, source, training_texts, splits)
@@ -114,8 +114,8 @@ def split_documents(train_files: list[Path], val_files: list[Path], config: Conf
             yield "val", read_part(path, cut, None)
         return
     for split, files in (("train", train_files), ("val", val_files)):
-        documents = (documents_of(path, config.text_column) for path in files)
-        for number, pieces in enumerate(itertools.chain.from_iterable(documents), 1):
+        documents = (x for path in files for x in documents_of(path, config.text_column))
+        for number, pieces in enumerate(documents, 1):
             is_held_out = not val_files and number % every == 0
             yield "val" if is_held_out else split, pieces
 
