@@ -17,7 +17,9 @@ computes softmax(q k^T * scale + bias) v. Paths are its implementations:
             this rounds the bias to the dtype of q.
 
 `get_path` imports the others when they are used: "batched"
-(attention_cpu), "triton" and "flex" (triton_attention).
+(attention_cpu), "triton" and "flex" (triton_attention). A user's setting
+(`PathName`) can be neither "batched", which is auto's, nor "masked",
+which `select_path` takes for single calls.
 
 Precision of the sdpa path in bf16, whose numbers near 700 are 4 apart:
 each appended number is split into two bf16 parts, and each product of
@@ -25,8 +27,8 @@ parts except the smallest gets its own columns. A term that is constant
 along a row (w = 1) cancels in the softmax, but is kept in training,
 because the gradients of a row's logits do not sum to exactly zero.
 Without gradients its columns hold a third part, which long texts need.
-The kernel still rounds the gradient of each token's S, and gates sum
-them.
+The kernel still rounds the gradient of each token's S to bf16; gradients
+of the gates are sums of those.
 
 Legend: B batch, H heads, T queries, S keys, D head dimension.
 """
@@ -57,8 +59,8 @@ BACKENDS = {
 PathName = Literal[
     "auto", "sdpa", "sdpa/flash", "sdpa/cudnn", "sdpa/efficient", "triton", "flex", "dense"
 ]
-GPU_PATHS = {"sdpa/cudnn", "sdpa/efficient", "flex"}  # in training
-CUDNN_VERSION = 91501
+GPU_PATHS = {"sdpa/cudnn", "sdpa/efficient", "flex"}  # without gradients on a CPU
+CUDNN_VERSION = 91501  # 9.15.1, the oldest one that `auto` takes
 CHUNK_ELEMENTS = 2**23  # logits in one chunk of the dense path on a CPU: 32 MB in float32
 FULL_ROW_FACTOR = 4  # numbers held per logit by encodings that act on full rows
 # Larger chunks on a GPU: torch.compile takes half a second for each.
@@ -109,7 +111,7 @@ class Path:
     compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv): as
     `biased_attention`.
     reason_against(encoding): why the path cannot compute it here, or None.
-    fused: whether inference without a bias needs no mask.
+    takes_padding: whether it computes padded texts of encodings without a bias.
     fits(q, k, mask_spec): whether it computes a call, or else a general
     path.
     head_dims: head dimensions for which `auto` takes it.
@@ -118,7 +120,7 @@ class Path:
     name: str
     compute: Callable[..., Tensor]
     reason_against: Callable[[Encoding], str | None] = accept
-    fused: bool = False
+    takes_padding: bool = False
     fits: Callable[[Tensor, Tensor, MaskSpec], bool] | None = None
     head_dims: range = range(1, 1 << 20)
 
@@ -147,6 +149,7 @@ def attention_mask(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> Tensor:
         mask = mask & ((i - j).abs() < mask_spec.window_size)
     if mask_spec.lengths is not None:
         lengths = mask_spec.lengths[:, None, None, None]
+        # Queries in the padding attend to all keys, so that no row is empty.
         mask = mask & ((i >= lengths) | (j < lengths))
     return mask
 
@@ -178,7 +181,7 @@ def attend(
     scale: float | None = None,
     packed_qkv: Tensor | None = None,
 ) -> Tensor:
-    """Compute a layer's attention with its encoding, as F.scaled_dot_product_attention without.
+    """Compute a layer's attention, as F.scaled_dot_product_attention, with its encoding.
 
     q (B, H, T, D), k, v (B, G, T, D) -> (B, H, T, D), dtype of q. G divides H: consecutive
     heads share keys and values.
@@ -186,8 +189,8 @@ def attend(
     x: (B, T, C), the layer's normalized input. pos: (B|1, T) int64, positions of the tokens.
     path: of the layer, from `choose_path`; None: that of "auto". cache: the LayerCache with
     the earlier tokens, which is extended. lengths: (B,) int64, tokens of each text, for
-    padded batches of encoders. scale: of q k^T; None: 1 / sqrt(D). packed_qkv: (B, T, 3 C),
-    of which q, k and v are views; the Triton kernels return one gradient for it.
+    padded batches of encoders. scale: of q k^T; None: 1 / sqrt(D). packed_qkv: (B, T, 3 H D),
+    of which q, k and v are views, with H = G; the Triton kernels return one gradient for it.
     """
     if scale is None:
         scale = 1 / math.sqrt(q.size(-1))
@@ -263,16 +266,14 @@ def select_path(
         return MASKED
     if inference and (padding or mask_spec.window_size is not None):
         return MASKED
-    if path.fused and not encoding.has("bias"):
-        return path
     if padding:
-        return DENSE
+        return path if path.takes_padding and not encoding.has("bias") else DENSE
     if inference and encoding.has("bias"):
-        shared = all(feature.size(0) == 1 for feature in q_features + k_features)
-        is_small = q.size(2) == 1  # or shared by the whole batch
-        if path.name == DENSE.name:
-            is_small = shared and q.device.type == "cpu"
-        if is_small:
+        bias_is_small = q.size(2) == 1  # one row
+        if path.name == DENSE.name:  # or one bias for all texts of the batch
+            is_shared = all(feature.size(0) == 1 for feature in q_features + k_features)
+            bias_is_small = is_shared and q.device.type == "cpu"
+        if bias_is_small:
             return MASKED
     return path
 
@@ -476,9 +477,8 @@ def sdpa(
     """Compute attention without a bias by the fused kernel.
 
     q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E).
-    backend: None: PyTorch selects it. Without gradients others may
-    compute what it does not support, since the third parts of columns
-    widen q.
+    backend: None: PyTorch selects it. What a given one does not support is an error with
+    gradients; without, other kernels compute it, as bias columns in three parts widen q.
     """
     if backend is not None:
         others = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -582,7 +582,10 @@ def reason_against_sdpa(encoding: Encoding) -> str | None:
 
 PATHS = {
     name: Path(
-        name, functools.partial(_fused, backend=backend), reason_against_sdpa, fused=True
+        name,
+        functools.partial(_fused, backend=backend),
+        reason_against_sdpa,
+        takes_padding=True,
     )
     for name, backend in {"sdpa": None, **BACKENDS}.items()
 }
@@ -602,7 +605,9 @@ def get_path(name: str) -> Path:
         if name == "batched":
             import attention_cpu as cpu
 
-            path = Path(name, cpu.compute, reason_against_sdpa, fused=True, fits=cpu.fits)
+            path = Path(
+                name, cpu.compute, reason_against_sdpa, takes_padding=True, fits=cpu.fits
+            )
         elif name == "triton":
             import triton_attention as kernels
 

@@ -298,7 +298,9 @@ def read_masked_windows(
         chosen = np.sort(generator.permutation(length)[: masked_count(length, rate)])
         kinds = generator.random(len(chosen))
         random_tokens = generator.integers(shards.vocab_size, size=len(chosen))
-        replaced = np.where(kinds < 0.9, random_tokens, row[chosen])
+        replaced = np.where(
+            kinds < 0.9, random_tokens, row[chosen]
+        )  # from 0.9 on they stay
         row[chosen] = np.where(kinds < 0.8, shards.vocab_size, replaced)
         chosen_by_row.append(chosen)
     masked_positions = torch.from_numpy(np.stack(chosen_by_row))
@@ -377,7 +379,8 @@ def prefetch(
     def read_next():
         item = next(batches)
         if device.type == "cuda":
-            # A strided view would be copied to pageable memory, with a wait.
+            # Inputs and targets are strided views; PyTorch copies only contiguous pinned
+            # memory without waiting for the device.
             item = [x.contiguous().pin_memory() if torch.is_tensor(x) else x for x in item]
         return item
 

@@ -14,7 +14,7 @@ CACHE_CHUNK = 1024  # tokens of a long text that are read at a time
 
 
 class LayerCache:
-    """Keys, values and key features of one layer, in buffers (B, H, tokens, D).
+    """Keys, values and key features of one layer, in buffers (B, G, tokens, D).
 
     The first `extend` allocates `capacity` tokens. On a CPU buffers are
     float32, which is faster.
@@ -36,7 +36,7 @@ class LayerCache:
         self.position: Tensor | None = None
 
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
-        """Append k, v (B, H, T, D), features (B|1, H|1, T[, N]); return all S.
+        """Append k, v (B, G, T, D), features (B|1, H|1, T[, N]); return all S.
 
         S: all tokens so far, or with a window these T and window - 1
         before them. With fixed shapes T is 1 and S the capacity. On a

@@ -340,7 +340,7 @@ class GPT(nn.Module):
         return self.loss(tokens, targets, masked_positions)
 
     def set_vocabulary(self, tokens: int) -> None:
-        """Exclude the vocabulary's padding, except in training.
+        """Exclude the vocabulary's padding, except in training, whose matrix products it speeds up.
 
         tokens: of the tokenizer; encoders have <|mask|>, too.
         """
@@ -357,7 +357,7 @@ class GPT(nn.Module):
         return self.output_layer.weight[: self.token_count]
 
     def compile(self, **options):
-        """Compile one graph that all blocks share, and one for the loss."""
+        """Compile the blocks, which share one graph per kind of layer, and the loss."""
         # DistributedDataParallel's buckets would cut each graph into
         # several.
         torch._dynamo.config.optimize_ddp = False
@@ -389,9 +389,9 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Return cross-entropies in nats, without holding all logits.
 
-        targets (B, t) int64: of the last t tokens, or of masked_positions (B, t) int64.
-        reduction: "mean": (), with gradients, of targets for all tokens or masked_positions;
-        "none": (B, t) float32, without gradients and without the vocabulary's padding.
+        reduction "mean": (), with gradients; targets (B, T) int64 of all tokens, or (B, t) of
+        masked_positions (B, t) int64. "none": (B, t) float32, without gradients and without
+        the vocabulary's padding; targets also (B, t) of the last t tokens.
         """
         if reduction == "mean":
             return self.mean_loss(self._run_blocks(tokens), targets, masked_positions)
@@ -430,6 +430,7 @@ class GPT(nn.Module):
             assert fits, "the cache is too small"
             pos = pos if cache.position is None else cache.position[None]
         x = tokens if tokens.is_floating_point() else self.wte(tokens)
+        # All layers share an encoding that acts on embeddings.
         x = self.posenc[0].embed(at_least_float32(x), pos)  # (B, T, C)
         recompute = self.activation_checkpointing and torch.is_grad_enabled()
         layers = zip(self.h, self.posenc, self.attention_paths, strict=True)

@@ -20,7 +20,7 @@ The dense path, the KV cache, long contexts in chunks and bias plots need only
 
 Legend: B batch, H heads, T queries, S keys, D head dimension, C width, L
 training length (block_size); query position i, key position j, d = i - j.
-Formulas are for decoders; in an encoder d is |i - j|, S_i - S_j -|S_i - S_j|.
+Formulas are for decoders; an encoder has |i - j| for d and -|S_i - S_j| for S_i - S_j.
 """
 
 import math
@@ -81,7 +81,9 @@ class Encoding(nn.Module):
     scope = "layer"  # "layer": one instance per layer; "model": one instance for all layers
     max_context: int | None = None  # longest supported sequence in tokens; None: no limit
     is_elementwise = True  # False: FlexAttention cannot compile it, as matrix products
-    running_features: tuple[int, ...] = ()  # indices of key features only for `rotate`
+    running_features: tuple[
+        int, ...
+    ] = ()  # indices of key features that only `rotate` reads
     window_size: int | None = None  # attend only to |d| < window_size; None: to all
     causal = True  # do not attend to later keys; `set_bidirectional` sets it to False
     combined_window_size: int | None = None  # of the combination that this is a part of
@@ -131,7 +133,7 @@ class Encoding(nn.Module):
 
         Each is (B|1, H|1, T), or (B|1, H|1, T, N) for N numbers each.
         x: (B, T, C) float32 or float64, the layer's normalized input; pos: (B|1, T) int64.
-        previous: key features of the preceding token, each (B|1, H|1, 1), when
+        previous: key features of the preceding token, each (B|1, H|1, 1[, N]), when
         x continues a sequence (KV cache). Add it to cumulative sums
         (`running_sum`). Query features that are equal for all tokens may have T
         = 1. Of `running_features` a KV cache keeps only the latest token's.
@@ -546,7 +548,10 @@ def running_sum(x: Tensor) -> Tensor:
 
 
 def _running_sum(x):
-    """Return x.cumsum(-1); only one row needs the deterministic O(T^2) sum."""
+    """Return x.cumsum(-1).
+
+    PyTorch's fast sum is deterministic unless there is a single row, which takes O(T^2) then.
+    """
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode(mode if x.numel() == x.size(-1) else 0)
     try:

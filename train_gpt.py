@@ -50,8 +50,8 @@ SILENT_SECONDS = 5.0  # after which a line comes before the first one of log_eve
 def learning_rate(step: int, config: Config) -> float:
     """Return the learning rate: linear warmup to lr, decay to min_lr at `steps`.
 
-    cosine; wsd: constant, then linear over the last `decay_fraction` of
-    steps.
+    schedule "cosine" decays by a cosine; "wsd" stays constant, then decays
+    linearly over the last `decay_fraction` of the steps.
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
@@ -77,7 +77,10 @@ def main(argv=None):
 
 
 class Trainer:
-    """Training of one run, on one rank: the loop, its steps, the setup."""
+    """Training of one run, on one rank: the loop, its steps, the setup.
+
+    All ranks execute all of it; only rank 0 prints (distributed.process_group).
+    """
 
     def __init__(self, config: Config, processes: distributed.Processes):
         self.config, self.processes = config, processes
@@ -132,6 +135,7 @@ class Trainer:
                     self.model, config, self.device, self.dtype
                 )
             )
+        # The largest micro-batch up to the setting that divides a rank's share.
         per_rank = self.sequences_per_step // self.world_size
         sizes = range(1, min(per_rank, config.micro_batch) + 1)
         self.micro_batch = max(size for size in sizes if per_rank % size == 0)
@@ -155,7 +159,9 @@ class Trainer:
     def train(self) -> None:
         """Train to the last step, or until a signal arrives."""
         config, run = self.config, self.run
-        if run.step >= config.steps:
+        if (
+            run.step >= config.steps
+        ):  # of the checkpoint; -1 in a new run, which may have 0 steps
             done = f"already trained: {self.step} of {config.steps} steps"
             print(f"{self.model.describe(self.micro_batch)}\n{config.out_dir} is {done}")
             if self.rank == 0:
@@ -354,7 +360,9 @@ class Trainer:
     def make_model(self, checkpoint: dict | None, source: dict | None) -> GPT:
         config, shards = self.config, self.train_windows.shards
         vocab_size = self.train_windows.padded_vocab_size
-        if source and config.objective == "clm":  # an imported GPT-2 has no padding
+        if (
+            source and config.objective == "clm"
+        ):  # as many as its weights; imports have no padding
             vocab_size = source["gpt"]["vocab_size"]
         shape = config.gpt_config(vocab_size)
         settings.check_memory(shape, self.device)
@@ -371,7 +379,9 @@ class Trainer:
         purpose = {"training": True, "deterministic": config.deterministic}
         model.choose_paths(self.device, self.dtype, **purpose)
         model.to(self.device)
-        torch.manual_seed(config.seed + self.rank)  # each rank draws its own numbers
+        torch.manual_seed(
+            config.seed + self.rank
+        )  # for shape and cape, which draw positions
         return model
 
     def restore(self, checkpoint: dict | None) -> tuple[int, dict]:

@@ -23,7 +23,7 @@ settings.checks_paths = lambda *_: True
 def wrong(q, *inputs):
     return attention.dense(0.9 * q, *inputs)
 if rank == 1:
-    attention.PATHS["batched"] = attention.Path("batched", wrong, fused=True)
+    attention.PATHS["batched"] = attention.Path("batched", wrong, takes_padding=True)
 """
 
 
