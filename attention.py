@@ -641,7 +641,7 @@ def choose_path(
 
     device  use        encoding        paths
     cpu     both       all             batched (short texts; sdpa computes the others)
-    cuda    training   rotation only   sdpa/cudnn (see `_prefers_cudnn`), sdpa
+    cuda    training   rotation only   sdpa/cudnn (see `_prefers_cudnn`), sdpa, triton, flex
                        others          triton (its head dimensions), sdpa, flex
             inference  all             sdpa, triton
     all     both       those left      dense
@@ -664,16 +664,14 @@ def choose_path(
         names = ["batched"]
     elif not training:
         names = ["sdpa", "triton"]
-    elif (
-        rotates_only
-        and not deterministic
-        and _prefers_cudnn(encoding, device, dtype, head_dim)
-    ):
-        names = ["sdpa/cudnn"]
-    elif rotates_only:
-        names = ["sdpa"]
     else:
-        names = ["triton", "sdpa"]
+        names = ["sdpa", "triton"] if rotates_only else ["triton", "sdpa"]
+        if (
+            rotates_only
+            and not deterministic
+            and _prefers_cudnn(encoding, device, dtype, head_dim)
+        ):
+            names.insert(0, "sdpa/cudnn")
         # Triton compiles FlexAttention, whose gradients use atomic additions.
         if not deterministic and find_spec("triton") is not None:
             names.append("flex")

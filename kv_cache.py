@@ -16,11 +16,12 @@ CACHE_CHUNK = 1024  # tokens of a long text that are read at a time
 class LayerCache:
     """Keys, values and key features of one layer, in buffers (B, G, tokens, D).
 
-    The first `extend` allocates `capacity` tokens. On a CPU buffers are
-    float32, which is faster.
+    Without a window the first `extend` allocates `capacity` tokens, in
+    float32 on a CPU, which is faster.
 
     window:   tokens attended to, including the current one; None: all.
-    position: int64 (1,), of the next token, once the shapes are fixed.
+    position: int64 (1,), of the next token, once the shapes are fixed;
+              generation.sampling.decode advances it.
     running:  indices of features of which only the latest is kept.
     """
 
@@ -40,8 +41,8 @@ class LayerCache:
 
         S: all tokens so far, or with a window these T and window - 1
         before them. With fixed shapes T is 1 and S the capacity. On a
-        CPU the result for T = 1 is float32 without a window. Running
-        features stay.
+        CPU a single token gets k and v in float32, as in the buffers.
+        Running features are returned as they are.
         """
         kept = [n for n in range(len(k_features)) if n not in self.running]
         all_k, all_v, *stored = self.store([k, v, *(_columns(k_features[n]) for n in kept)])

@@ -6,8 +6,8 @@
 
     hook              acts on                                          examples
     embed             token embeddings, once per model                 learnable, sinusoidal
-    features          nothing: a few numbers of each token, from the   cable, fire, carope
-                      layer's input, which the next three hooks get
+    features          nothing itself: gives the next three hooks a     cable, fire, carope
+                      few numbers of each token, from the layer's input
     rotate            queries and keys, in every layer                 rope, pope, carope
     bias              attention logits: a formula of the query's and   cable, alibi, fire
                       the key's features
@@ -122,7 +122,7 @@ class Encoding(nn.Module):
         q_features: tuple = (),
         k_features: tuple = (),
     ) -> tuple[Tensor, Tensor]:
-        """Return q, k (B, H, T, D) at pos (B|1, T), transformed; same dtypes.
+        """Return q (B, H, T, D), k (B, H|G, T, D) at pos (B|1, T), transformed; same dtypes.
 
         Keys that heads share are repeated first, unless `rotates_heads_alike`.
         """

@@ -100,7 +100,8 @@ class Trainer:
         )
         self.tokenizer = self.sampling = None
         tokenizer = self.train_windows.shards.tokenizer
-        if config.sample_every or "@" in tokenizer:  # with files, for the run's folder
+        # NAME@HASH: a tokenizer of files, which the run's folder gets, too.
+        if config.sample_every or "@" in tokenizer:
             from text_data.tokenizer import load_tokenizer
 
             self.tokenizer = load_tokenizer(tokenizer, config.data)
@@ -248,9 +249,9 @@ class Trainer:
     def forward_backward_step(self, batch: list[Tensor], is_last: bool) -> Tensor:
         """Add a micro-batch's gradients to those of the step; return its loss ().
 
-        batch: inputs and targets, (micro-batch, block_size) int64; an
-        encoder's masked positions. In the last backward pass the ranks
-        average gradients.
+        batch: inputs and targets, (micro-batch, block_size) int64; of an encoder
+        targets and masked positions are (micro-batch, masked tokens). In the
+        last backward pass the ranks average gradients.
         """
         with contextlib.nullcontext() if is_last else self.no_sync():
             with self.autocast:

@@ -77,7 +77,7 @@ def gpu(monkeypatch):
 @pytest.mark.parametrize(
     "path, names",
     [
-        ("triton", "cable fox alibi fire window:w=9 nope learnable"),
+        ("triton", "cable fox alibi fire window:w=9 window:w=9+rope nope learnable"),
         ("sdpa", "rope diet-abs"),
         ("flex", "kerple+cable"),
         ("dense", "cope fire+t5 fire:heads=1+t5"),
