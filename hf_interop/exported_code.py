@@ -10,7 +10,7 @@ modules: names of those that the folder contains, each under its
 
 import ast
 import importlib.util
-import itertools
+import re
 from collections.abc import Collection
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from errors import InputError
 from training.plugins import MODULE_PREFIX, Plugin
 
 ROOT = Path(__file__).parent.parent
-IMPORT_MODULE = "from . import"
 Import = ast.Import | ast.ImportFrom
 FURTHER_ENCODINGS = sorted(
     f"more_encodings.{path.stem}"
@@ -68,23 +67,30 @@ def flat_name(module: str) -> str:
 
 def flatten_imports(source: str, modules: Collection[str]) -> str:
     """Return a source whose imports of `modules` are relative."""
-    text = source.encode()  # ast counts columns in bytes
-    starts = [0, *itertools.accumulate(len(line) + 1 for line in text.split(b"\n"))]
-    nodes = sorted(_imports(source), key=lambda node: (node.lineno, node.col_offset))
-    for node in reversed(nodes):
-        names: dict[str, list[str]] = {}  # start of a statement -> what it imports
-        for alias in node.names:
-            start = _flat_start(node, alias, modules)
-            if start == IMPORT_MODULE:
-                alias.name = flat_name(alias.name)
-            names.setdefault(start, []).append(ast.unparse(alias))
-        new = "; ".join(f"{start} {', '.join(names[start])}" for start in names)
-        assert node.end_lineno and node.end_col_offset  # ast.parse sets them
-        first = starts[node.lineno - 1] + node.col_offset
-        last = starts[node.end_lineno - 1] + node.end_col_offset
-        if "from ." in new:
-            text = text[:first] + new.encode() + text[last:]
-    return text.decode()
+    text = source
+    for node in _imports(source):
+        old = ast.get_source_segment(source, node) or ""
+        new = _flatten(node, modules)
+        if "from ." in new:  # not inside of another import
+            pattern = rf"(?<![\w.] ){re.escape(old)}(?![\w.,])"
+            text = re.sub(pattern, new, text)
+    return text
+
+
+def _flatten(node: Import, modules: Collection[str]) -> str:
+    """Return the statements that import the same in a flat folder."""
+    package: str = getattr(node, "module", "")
+    statements: dict[str, list[str]] = {}  # start -> what it imports
+    for alias in node.names:
+        name = _imported_name(node, alias)
+        start = f"from {package} import" if package else "import"
+        # "import a.b" binds the package.
+        if name in modules and (package or alias.asname or "." not in name):
+            start, alias.name = "from . import", flat_name(name)
+        elif package in modules:
+            start = f"from .{flat_name(package)} import"
+        statements.setdefault(start, []).append(ast.unparse(alias))
+    return "; ".join(f"{start} {', '.join(names)}" for start, names in statements.items())
 
 
 def _imports(source: str) -> list[Import]:
@@ -97,26 +103,13 @@ def _imported_name(node: Import, alias: ast.alias) -> str:
     return ".".join(filter(None, (getattr(node, "module", None), alias.name)))
 
 
-def _flat_start(node: Import, alias: ast.alias, modules: Collection[str]) -> str:
-    """Return how the statement starts that imports a name in a flat folder."""
-    package = getattr(node, "module", None)
-    # "import a.b" binds the package.
-    is_bound = package or alias.asname or "." not in alias.name
-    if is_bound and _imported_name(node, alias) in modules:
-        return IMPORT_MODULE
-    if package is None:
-        return "import"
-    return f"from {'.' + flat_name(package) if package in modules else package} import"
-
-
 def check_plugin(plugin: Plugin, modules: Collection[str]) -> None:
     """Raise InputError if a plugin has imports that cannot be rewritten."""
     problems = []
     for node in _imports(importlib.util.decode_source(plugin.source)):
-        for alias in node.names:
-            name = _imported_name(node, alias)
-            is_flat = _flat_start(node, alias, modules).startswith("from .")
-            if _is_of_repository(name) and not is_flat:
+        left = _imports(_flatten(node, modules))
+        for name in (_imported_name(x, alias) for x in left for alias in x.names):
+            if _is_of_repository(name):
                 problems.append(
                     f"{plugin.path}, line {node.lineno} imports {name}, which is not exported: "
                     "copy what you need into the plugin, or import only from posenc, attention, "
