@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli
-from runtime.files import atomic_folder, check_new_folder, working_folder_of
+from runtime.files import atomic_folder, check_new_folder
 
 import torch
 
@@ -46,13 +46,8 @@ def main(argv=None):
     if len(config.model) != 1:
         raise InputError("name one model: python import_pretrained.py gpt2")
     (name,) = config.model
-    is_file, suffix = os.path.isfile(name), Path(name).suffix
-    if not is_file and suffix in (".pt", ".pth", ".bin", ".gguf"):
-        raise InputError(
-            f"{name} does not exist{working_folder_of(name)}: "
-            "name a file of axiomlaborg/Cable, or a GGUF"
-        )
-    if config.block_size is not None and (not is_file or suffix == ".gguf"):
+    is_checkpoint = os.path.isfile(name) and not name.endswith(".gguf")
+    if config.block_size is not None and not is_checkpoint:
         raise InputError(f"{name} has its length: remove --block_size")
     out = Path(config.out_dir)
     check_new_folder(out)

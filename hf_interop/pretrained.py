@@ -140,11 +140,12 @@ def _naming(where: str):
 
 def _find_folder(name: str) -> tuple[Path, str | None]:
     """Return a folder of transformers, local or downloaded, and its commit on the hub."""
-    if os.path.isdir(name) or name.endswith(".gguf"):
+    if os.path.exists(name):
         return Path(name), None
-    if name.startswith(("/", ".", "~")):
+    if name.startswith(("/", ".", "~")) or name.endswith((".pt", ".pth", ".bin", ".gguf")):
         raise InputError(
-            f"{name} does not exist{working_folder_of(name)}: name a folder of transformers"
+            f"{name} does not exist{working_folder_of(name)}: name a folder of transformers, a "
+            "GGUF, or a file of axiomlaborg/Cable"
         )
     patterns = ["config.json", "model*.safetensors", INDEX, *TOKENIZER_FILES]
     remedy = "name a folder with config.json and model.safetensors, or gpt2, …"

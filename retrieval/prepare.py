@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime import cli
-from runtime.files import atomic, atomic_folder, check_writable
+from runtime.files import atomic_folder, check_writable
 
 import numpy as np
 
@@ -74,15 +74,16 @@ def main(argv=None):
     documents, queries = make_task(val, config)
     triplets = make_triplets(train, config)
 
-    qrels = ["query-id\tcorpus-id\tscore"]
-    qrels += [f"q{number}\td{number}\t1" for number in queries]
-    corpus = ({"_id": f"d{number}", "text": text} for number, text in enumerate(documents))
-    query_rows = ({"_id": f"q{number}", "text": text} for number, text in queries.items())
+    qrels = [f"q{number}\td{number}\t1" for number in queries]
+    corpus = [{"_id": f"d{number}", "text": text} for number, text in enumerate(documents)]
+    query_rows = [{"_id": f"q{number}", "text": text} for number, text in queries.items()]
+    tables = {"triplets": triplets, "corpus": corpus, "queries": query_rows}
+    files = {f"{name}.jsonl": [*map(json.dumps, rows)] for name, rows in tables.items()}
+    files["qrels/test.tsv"] = ["query-id\tcorpus-id\tscore", *qrels]
     with atomic_folder(out) as folder:
-        write_lines(folder / "triplets.jsonl", map(json.dumps, triplets))
-        write_lines(folder / "corpus.jsonl", map(json.dumps, corpus))
-        write_lines(folder / "queries.jsonl", map(json.dumps, query_rows))
-        write_lines(folder / "qrels" / "test.tsv", qrels)
+        (folder / "qrels").mkdir()
+        for name, lines in files.items():
+            (folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
     print(
         f"{out}: {len(triplets):,} triplets; {len(documents):,} documents of at most "
         f"{config.length:,} characters, {len(queries):,} queries"
@@ -95,23 +96,19 @@ class SplitText:
     def __init__(self, shards: Shards, generator: np.random.Generator):
         self.shards, self.generator = shards, generator
         self.tokenizer = load_tokenizer(shards.tokenizer, shards.folder)
-        # shard, offset of the first token and after the last of each
-        # document
-        self.spans = []
-        for shard, tokens in enumerate(shards.tokens):
+        self.documents = []  # tokens of its shard, its first one and the one after its last
+        for tokens in shards.tokens:
             starts = np.flatnonzero(tokens[:] == self.tokenizer.eot)
             for start, end in itertools.pairwise([*starts, len(tokens)]):
-                self.spans.append((shard, int(start) + 1, int(end)))
-        # Tokens of each document; float64, to draw documents by their
-        # size.
-        sizes = [end - start for _, start, end in self.spans]
-        self.sizes = np.array(sizes, dtype=np.float64)
+                self.documents.append((tokens, int(start) + 1, int(end)))
+        # float64, to draw documents by their size
+        self.sizes = np.array([float(end - start) for _, start, end in self.documents])
 
     def decode(self, number: int, start: int, end: int) -> str:
         """Return tokens start:end of a document as text of whole characters."""
-        shard, first, last = self.spans[number]
-        tokens = self.shards.tokens[shard][first + start : min(first + end, last)]
-        return self.tokenizer.decode(tokens.tolist(), errors="ignore")
+        tokens, first, last = self.documents[number]
+        part = tokens[first + start : min(first + end, last)]
+        return self.tokenizer.decode(part.tolist(), errors="ignore")
 
     def remove_sentence(self, text: str) -> tuple[str, str] | None:
         """Return a random sentence of a text, and the rest, or None."""
@@ -172,12 +169,6 @@ def make_triplets(train: SplitText, config: Config) -> list[dict[str, str]]:
         f"{train.shards.folder} (train) gives {len(triplets)} triplets: "
         "use a lower --triplets or --passage, or prepare more text"
     )
-
-
-def write_lines(path: Path, lines) -> None:
-    with atomic(path) as file:
-        for line in lines:
-            file.write(line.encode() + b"\n")
 
 
 if __name__ == "__main__":

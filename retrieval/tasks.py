@@ -7,6 +7,7 @@ docs/retrieval.md describes the files of BEIR's layout (Thakur et al.
 2021). Documents without a judgment are irrelevant.
 """
 
+import csv
 import functools
 import hashlib
 import json
@@ -14,7 +15,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from errors import InputError
+from errors import InputError, refusing
 from text_data import hub, text_sources
 
 HUB = "mteb/MultiLongDocRetrieval"  # MLDR (Chen et al. 2024) in BEIR's layout
@@ -51,10 +52,10 @@ def load_task(source: str | None, split: str) -> Task:
     name = source or HUB
     remedy = "repair it, or use another --data" if source else "pass a folder as --data"
     with hub.input_errors(name, remedy, is_local=bool(source)):
-        rows, revision = _read_folder(source, split, remedy) if source else _read_hub(split)
-        documents = _texts_by_id(rows["corpus"], remedy, with_title=True)
-        queries = _texts_by_id(rows["queries"], remedy)
-        qrels = _relevant_documents(rows["qrels"], remedy)
+        parts, revision = _read_folder(source, split) if source else _read_hub(split)
+        documents = _texts_by_id(parts["corpus"], remedy, with_title=True)
+        queries = _texts_by_id(parts["queries"], remedy)
+        qrels = _relevant_documents(parts["qrels"], remedy)
     where = f"{name}: qrels of the split {split}"
     if not qrels:
         raise InputError(f"{where} have no relevant document: {remedy}")
@@ -75,8 +76,7 @@ def _texts_by_id(rows, remedy: str, with_title: bool = False) -> dict[str, str]:
     texts = {}
     for location, row in rows:
         # Newer tables of MTEB call the column "id".
-        name = row.get("_id", row.get("id"))
-        text = row.get("text")
+        name, text = row.get("_id", row.get("id")), row.get("text")
         if name is None or not isinstance(text, str):
             raise InputError(f"{location} is not an object with _id and text: {remedy}")
         if with_title:
@@ -90,46 +90,40 @@ def _relevant_documents(rows, remedy: str) -> dict[str, dict[str, int]]:
     """Return {document: relevance} by query, without irrelevant documents."""
     qrels = {}
     for location, row in rows:
-        try:
-            query = str(row["query-id"])
-            document = str(row["corpus-id"])
-            relevance = int(row["score"])
-        except (KeyError, TypeError, ValueError):
-            raise InputError(
-                f"{location} has no query-id, corpus-id or integer score: {remedy}"
-            ) from None
+        what = f"{location} has no query-id, corpus-id or integer score"
+        with refusing(what, remedy, (KeyError, TypeError, ValueError)):
+            query, document, relevance = (
+                row["query-id"],
+                row["corpus-id"],
+                int(row["score"]),
+            )
         if relevance > 0:
-            qrels.setdefault(query, {})[document] = relevance
+            qrels.setdefault(str(query), {})[str(document)] = relevance
     return qrels
 
 
-def _read_folder(folder: str, split: str, remedy: str) -> tuple[dict, None]:
+def _read_folder(folder: str, split: str) -> tuple[dict, None]:
     """Return (file and line, row) pairs of each part, and None as commit."""
-
-    def read(name, *columns):
-        path = Path(folder) / name
-        with hub.input_errors(str(path), remedy, is_local=True):
-            for row, values in text_sources.read_file(path, columns):
-                if values.get("line") != "":
-                    yield f"{path}, line {row + 1}", values
-
-    rows: dict = {part: read(f"{part}.jsonl") for part in ("corpus", "queries")}
-    judgments = read(f"qrels/{split}.tsv", "line")
-    lines = [(where, row["line"].split("\t")) for where, row in judgments]
-    names = lines[0][1] if lines else []
-    rows["qrels"] = [(at, dict(zip(names, row, strict=False))) for at, row in lines[1:]]
-    return rows, None
+    parts = {}
+    for part in ("corpus", "queries"):
+        path = Path(folder, f"{part}.jsonl")
+        rows = text_sources.read_file(path, ())
+        parts[part] = [(f"{path}, line {number + 1}", row) for number, row in rows]
+    path = Path(folder, "qrels", f"{split}.tsv")
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        parts["qrels"] = [(f"{path}, line {rows.line_num}", row) for row in rows]
+    return parts, None
 
 
 def _read_hub(split: str) -> tuple[dict, str | None]:
     """Return (table and row number, row) pairs of MLDR's parts; its commit."""
-    rows, revision = {}, None
+    parts, revision = {}, None
     for part in ("corpus", "queries", "qrels"):
         options = {"path": HUB, "name": f"en-{part}", "split": split}
         table, revision = hub.load_table(options, revision)
-        locations = (f"{HUB}, row {number} of en-{part}" for number in range(len(table)))
-        rows[part] = zip(locations, table, strict=True)
-    return rows, revision
+        parts[part] = ((f"{HUB}, row {n} of en-{part}", row) for n, row in enumerate(table))
+    return parts, revision
 
 
 def ndcg(ranking: list[str], relevant: dict[str, int], k: int = 10) -> float:

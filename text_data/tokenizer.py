@@ -22,7 +22,6 @@ from pathlib import Path
 
 from runtime.files import read_json, run_folder_of
 
-import msgspec
 import numpy as np
 
 from errors import InputError, refusing
@@ -107,33 +106,26 @@ class TiktokenTokenizer(Tokenizer):
         return lambda token: decoder.decode(self.token_bytes(token))
 
 
-class SettingsFile(msgspec.Struct):
-    """Content of tokenizer_config.json."""
-
-    eos_token: str
-
-
 class HuggingFaceTokenizer(Tokenizer):
     """A tokenizer of the library `tokenizers`; description: unhashed name."""
 
     def __init__(self, description: str, files: dict[str, bytes]):
         import tokenizers
 
-        settings = json.loads(files[SETTINGS_FILE])
-        settings.pop("name_or_path", None)  # copies of a model have the same tokenizer
+        corrupt = f"{description}: {TOKENIZER_FILE} or {SETTINGS_FILE} is corrupt"
+        with refusing(corrupt, COPY_FILES):  # the library has no type for its errors
+            settings = json.loads(files[SETTINGS_FILE])
+            # Copies of a model have the same tokenizer.
+            settings.pop("name_or_path", None)
+            self.backend = tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE])
+            eot = self.backend.token_to_id(document_token(self.backend, settings))
+            if eot is None:
+                raise ValueError(f"no {END_OF_TEXT}")
         content = files[TOKENIZER_FILE] + json.dumps(settings, sort_keys=True).encode()
         digest = hashlib.sha256(content).hexdigest()
         self.name = f"{description}@{digest[:HASH_DIGITS]}"
         self.files = files
-        # The library has no type for its errors.
-        with refusing(f"{self.name}: {TOKENIZER_FILE} is corrupt", COPY_FILES):
-            self.backend = tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE])
         self.backend.encode_special_tokens = True  # names of special tokens are plain text
-        eot = self.backend.token_to_id(document_token(self.backend, settings))
-        if eot is None:
-            raise InputError(
-                f"{self.name}: {TOKENIZER_FILE} lacks {END_OF_TEXT}: {COPY_FILES}"
-            )
         self.eot = eot
         self.vocab_size = max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
 
@@ -202,7 +194,8 @@ def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
         tokenizer = HuggingFaceTokenizer(name.rpartition("@")[0], _read_files(folder))
         if tokenizer.name != name:
             raise InputError(
-                f"{folder / TOKENIZER_FILE} has been changed, it is not the tokenizer {name}: "
+                f"{folder / TOKENIZER_FILE} or {SETTINGS_FILE} has been changed, it is not the "
+                f"tokenizer {name}: "
                 f"{COPY_FILES}"
             )
         return tokenizer
@@ -218,16 +211,11 @@ def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
             f"unknown tokenizer '{name}': choose bytes, {', '.join(names)}, bpe:N, "
             "hf:NAME_OR_FOLDER or a data set or run with tokenizer.json"
         )
-    try:
-        return TiktokenTokenizer(tiktoken.get_encoding(name))
     # OSError: also of `requests`; ValueError: a proxy's page as file.
-    except (OSError, ValueError) as error:
-        is_failure = isinstance(error, OSError)
-        cause = type(error).__name__ if is_failure else "the answer is not it"
-        raise InputError(
-            f"the {name} vocabulary could not be fetched ({cause}): connect to the network "
-            "once, set TIKTOKEN_CACHE_DIR to a folder that has it, or use --tokenizer bytes"
-        ) from None
+    remedy = "connect to the network once, set TIKTOKEN_CACHE_DIR to a folder that has it, or use"
+    failure = f"the {name} vocabulary could not be fetched"
+    with refusing(failure, f"{remedy} --tokenizer bytes", (OSError, ValueError)):
+        return TiktokenTokenizer(tiktoken.get_encoding(name))
 
 
 def same_tokenizer(first: str, second: str) -> bool:
@@ -363,12 +351,11 @@ def is_gpt2(tokenizer: HuggingFaceTokenizer) -> bool:
 
 
 def _read_files(folder: Path) -> dict[str, bytes]:
-    """Return a stored tokenizer's files; raise InputError if one is corrupt."""
-    files = {}
-    for file, type_ in ((TOKENIZER_FILE, dict), (SETTINGS_FILE, SettingsFile)):
-        read_json(folder / file, COPY_FILES, type_)
-        files[file] = (folder / file).read_bytes()
-    return files
+    """Return a stored tokenizer's files; raise InputError if one is missing."""
+    with refusing(f"{folder} has no tokenizer", COPY_FILES, OSError):
+        return {
+            name: (folder / name).read_bytes() for name in (TOKENIZER_FILE, SETTINGS_FILE)
+        }
 
 
 def run_tokenizer(run: str | Path, checkpoint: dict) -> Tokenizer:

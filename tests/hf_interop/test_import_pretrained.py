@@ -114,7 +114,7 @@ def test_invalid_authors_checkpoints_are_refused(refused, authors, tmp_path):
         ("other.pt", "is not a checkpoint of the CABLE authors"),
         ("text.pt", "is not a checkpoint of the CABLE authors"),
         ("shapes.pt", "do not fit its settings"),
-        ("none.pt", "none.pt does not exist: name a file of axiomlaborg/Cable"),
+        ("none.pt", "none.pt does not exist: name a folder of transformers, a GGUF, or a file of"),
     ):
         flags = tmp_path / name, "--out_dir", tmp_path / "run"
         assert message in refused(import_pretrained.main, *flags)[0]

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -158,14 +159,14 @@ def test_output_depends_only_on_the_seed(prepared, text, tmp_path, seed, same):
 
 
 def test_an_interruption_leaves_no_folder(text, tmp_path, monkeypatch):
-    write_lines = prepare.write_lines
+    write_text = Path.write_text
 
-    def interrupt(path, lines):
+    def interrupt(path, *content):
         if path.name == "queries.jsonl":
             raise KeyboardInterrupt
-        write_lines(path, lines)
+        return write_text(path, *content)
 
-    monkeypatch.setattr(prepare, "write_lines", interrupt)
+    monkeypatch.setattr(Path, "write_text", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_prepare(text[0], tmp_path / "out")
     assert not [*tmp_path.iterdir()]
