@@ -143,9 +143,8 @@ def add_compared(out: Folder, printed: Printed, cells: Iterable[Cell]) -> list[s
 
 def numbered(stem: str, items: list) -> list[tuple[str, Any]]:
     """Return a stem of files for each item, numbered if there are several."""
-    if len(items) == 1:
-        return [(stem, items[0])]
-    return [(f"{stem}_{number}", item) for number, item in enumerate(items, 1)]
+    suffix = "_{}" if len(items) > 1 else ""
+    return [(stem + suffix.format(n), item) for n, item in enumerate(items, 1)]
 
 
 def report_lengths(
@@ -253,14 +252,12 @@ def make_all(check: bool) -> None:
     """Make all files; check: compare only. Raises InputError if some differ."""
     made, agreements = {}, []
     for row in read_rows():
-        if "needs" in row:
-            print(f"skipped, needs {row['needs']}: {', '.join(row['files'])}")
-            continue
-        files, found = make_again(row)
-        records = shlex.split(row["command"])[2]
-        agreements += [(records, each) for each in found]
-        made |= files
-        print(f"made {', '.join(map(str, files))}")
+        if "needs" not in row:
+            files, found = make_again(row)
+            records = shlex.split(row["command"])[2]
+            agreements += [(records, each) for each in found]
+            made |= files
+            print(f"made {', '.join(map(str, files))}")
     made[AGREEMENT] = agreement_page(agreements).encode()
     differing = []
     for path, content in made.items():

@@ -341,9 +341,6 @@ def read_records(paths: Sequence[str | Path], remedy: str) -> dict[str, dict]:
     records, problems = {}, []
     for path in paths:
         try:
-            if Path(path).is_dir():
-                what = "a folder: pass its records"
-                raise InputError(f"{path} is {what}, {path}/eval_*.json")
             found = read_json_values(path, remedy)
         except InputError as error:
             problems += error.problems

@@ -238,19 +238,18 @@ def receptive_field_cells(columns: list[Column], paper: Printed) -> Iterator[Cel
     """
     rows = {row["encoding"]: row for row in paper.rows}
     length, context = (int(paper.rows[0][name]) for name in ("trained_at", "context"))
+    scale = context // length
     for column in columns:
         row = rows.get(name := _name_in_paper(column, length))
-        field = column.mean(context / length * column.trained_at)
+        field = column.mean(scale * column.trained_at)
         if row and field:
             ours, theirs = field / column.trained_at, int(row["receptive_field"]) / length
             text = f"{name}: {row['relation'].strip('=')}{theirs:.2f}"
             is_below = row["relation"] == "<" and ours < theirs
             number = Number(theirs if is_below else ours, f"{ours:.2f}")
-            quantity = f"receptive field / training length, context {context / length:g}x"
-            differing = differing_from(paper, column)
-            yield Cell(
-                column.label, name, quantity, number, Number(theirs, text), differing
-            )
+            title = f"receptive field / training length, context {scale}x"
+            numbers = number, Number(theirs, text), differing_from(paper, column)
+            yield Cell(column.label, name, title, *numbers)
 
 
 def _name_in_paper(column: Column, trained_at: int) -> str:
