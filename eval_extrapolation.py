@@ -246,8 +246,8 @@ def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
     block. by_position, by_offset (with --within_documents): see
     bin_positions.
     """
-    windows = list_windows(text, length)
-    counts = np.array([window.counted for window in windows])
+    windows = np.array(list_windows(text, length))  # (windows, 5), see Window
+    counts = windows[:, 3]
     sums, curves = sum_losses(loaded, text, windows, length)
     mean = sums.sum() / counts.sum()
 
@@ -276,10 +276,10 @@ def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
 
 
 def sum_losses(
-    loaded: LoadedRun, text: Text, windows: list[Window], length: int
+    loaded: LoadedRun, text: Text, windows: np.ndarray, length: int
 ) -> tuple[np.ndarray, dict[str, dict]]:
     """Return summed losses of windows, (windows,) float64, and curves."""
-    shapes = np.array([(window.length, window.counted) for window in windows])
+    shapes = windows[:, 2:4]  # lengths and predictions that count
     sums, label = np.zeros(len(windows)), f"at {length:,}"
     mask_rate = text.protocol.get("mask_rate")
     totals = {"by_position": np.zeros((2, length))}  # sums and numbers of losses
@@ -288,7 +288,7 @@ def sum_losses(
     for size, counted in np.unique(shapes, axis=0).tolist():
         numbers = np.flatnonzero((shapes == (size, counted)).all(1))
         for batch in loaded.batches(numbers, size, label, "window"):
-            starts = [windows[number][:2] for number in batch]
+            starts = windows[batch, :2].tolist()
             if mask_rate:
                 inputs, targets, positions = data_loader.read_masked_windows(
                     text.shards, starts, size, mask_rate
@@ -298,8 +298,7 @@ def sum_losses(
                 targets = targets[:, -counted:]
                 positions = torch.arange(size - counted, size).expand(targets.shape)
             places = {"by_position": positions.numpy()}
-            offsets = np.array([[windows[number].offset] for number in batch])
-            places["by_offset"] = positions.numpy() + offsets
+            places["by_offset"] = positions.numpy() + windows[batch, 4:]
             masked = positions if mask_rate else None
             losses = loaded.losses(inputs, targets, masked, text.config.cache_window)
             sums[batch] = losses.sum(1)

@@ -86,7 +86,7 @@ def preprocess(text: str) -> str:
 
 
 def evaluate(loaded: runner.LoadedRun, examples: list[dict], config: Config) -> None:
-    """Write and print a run's record; InputError: an ending is too long."""
+    """Write and print a run's record."""
     run, chosen = loaded.path, examples[: config.max_examples]
     tokenizer = run_tokenizer(run, loaded.checkpoint)
     loaded.model.set_vocabulary(tokenizer.vocab_size)
@@ -100,19 +100,11 @@ def evaluate(loaded: runner.LoadedRun, examples: list[dict], config: Config) -> 
     scores = np.array(runner.existing_record(path, identity).get("log_likelihoods", []))
     is_new = len(scores) < len(chosen)
     if is_new:
-        pairs = [
-            [encode_pair(tokenizer, each["context"], " " + end) for end in each["endings"]]
-            for each in chosen
-        ]
-        longest = max(len(ending) for example in pairs for _, ending in example)
-        if longest > (loaded.model.max_context or longest):
-            raise InputError(
-                f"{run}: an ending of {longest} tokens is longer than the "
-                f"{loaded.model.max_context} that {identity['pe']} supports: remove this run"
-            )
         scores, items = np.zeros((len(chosen), 4)), np.arange(len(chosen))
         for (item,) in loaded.batches(items, runner.BATCH_TOKENS, "HellaSwag", "example"):
-            scores[item] = log_likelihoods(loaded, pairs[item])
+            context, endings = chosen[item]["context"], chosen[item]["endings"]
+            pairs = [encode_pair(tokenizer, context, f" {ending}") for ending in endings]
+            scores[item] = log_likelihoods(loaded, pairs)
         record["log_likelihoods"] = loaded.sum(scores).tolist()
         record["provenance"] = devices.provenance(loaded.device)
     for name, right in answered(scores[: len(chosen)], chosen).items():

@@ -362,31 +362,38 @@ def update_record(
     """
     header = make_header(run, identity)
     processes = processes or distributed.Processes()
-    known = processes.gather(_known_results(path, identity))[0]
-    if path.exists() and not known:
+    if path.exists() and not existing_record(path, identity):
         print(
             f"{path} is of another checkpoint, dtype or setting: its results are replaced"
         )
-    missing = [length for length in lengths if str(length) not in known]
-    for length in missing:
-        known |= processes.gather(_known_results(path, identity))[0]
-        if str(length) in known:  # another evaluation has added it
-            continue
-        known[str(length)] = measure(length)
-        if processes.rank:
-            continue
-        origin = {**devices.provenance(device), **facts}
-        with locked(path):
-            known |= _known_results(path, identity)
-            results = dict(sorted(known.items(), key=lambda item: int(item[0])))
-            record = {**header, "lengths": results, "provenance": origin}
-            write_record(run, path, record)
-    report_record(run, path, processes, is_repeated=not missing)
+    known, is_repeated = {}, True
+    for length in lengths:
+        # also of evaluations that run at the same time
+        known |= processes.gather(_recorded(path, identity))[0]
+        if str(length) not in known:
+            is_repeated = False
+            known[str(length)] = measure(length)
+            if processes.rank == 0:
+                provenance = devices.provenance(device) | facts
+                _merge_and_write(run, path, identity, known, provenance)
+    report_record(run, path, processes, is_repeated)
     return {**header, "lengths": {str(length): known[str(length)] for length in lengths}}
 
 
-def _known_results(path: Path, identity: dict) -> dict:
+def _recorded(path: Path, identity: dict) -> dict:
+    """Return the entries by length of the record with this identity, or {}."""
     return existing_record(path, identity).get("lengths", {})
+
+
+def _merge_and_write(
+    run: str | Path, path: Path, identity: dict, known: dict, provenance: dict
+) -> None:
+    """Write entries by length, and those that the record has by now."""
+    with locked(path):
+        known |= _recorded(path, identity)
+        lengths = {length: known[length] for length in sorted(known, key=int)}
+        results = {"lengths": lengths, "provenance": provenance}
+        write_record(run, path, make_header(run, identity) | results)
 
 
 def report_record(
