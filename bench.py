@@ -22,7 +22,7 @@ what a GPU adds.
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Literal
@@ -50,12 +50,12 @@ COMPANIONS = (*BASELINES, "rope flash", "rope cudnn", "sdpa", "sdpa flash", "sdp
 class Config:
     """Settings of a benchmark."""
 
-    what: list[str] = field(default_factory=list)
+    what: list[str] = setting([], positional=True)
     """benchmarks to run: train, attention, generate, eval; or compare"""
     encodings: str = "cable"
     """positional encodings in addition to rope and nope, separated by commas"""
     plugin: dict[str, str] | None = plugin_setting()
-    """Python file with encodings of your own"""
+    """Python file with encodings of your own; may be repeated"""
     context: str = "1024"
     """context lengths in tokens, separated by commas; compare: one"""
     model: str = "tiny"
@@ -110,7 +110,7 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("what", "benchmarks to run"))
+    config = cli.parse(Config, argv, __doc__)
     device, dtype = devices.select_device(config.device, config.dtype)
     record = devices.provenance(device)
     record |= {"processor": devices.cpu_name(), "cores": os.cpu_count()}

@@ -18,7 +18,7 @@ import itertools
 import re
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from runtime import cli, devices
@@ -30,6 +30,7 @@ import posenc
 from errors import InputError
 from evaluation import layer_checks, model_checks  # noqa: F401  # both fill CHECKS
 from evaluation.checks import CHECKS, CheckFailed, Measurement, NotApplicable
+from setting import setting
 from training import plugins
 
 
@@ -37,7 +38,7 @@ from training import plugins
 class Config:
     """Settings of a check."""
 
-    files: list[str] = field(default_factory=list)
+    files: list[str] = setting([], positional=True)
     """Python files with encodings of your own"""
     pe: str | None = None
     """encodings to check, separated by commas; null: all that the files define"""
@@ -53,8 +54,7 @@ class Result(NamedTuple):
 
 
 def main(argv=None):
-    positional = ("files", "Python files with encodings of your own")
-    config = cli.parse(Config, argv, __doc__, positional=positional)
+    config = cli.parse(Config, argv, __doc__)
     specs = specs_to_check(config)
     devices.configure_backends(torch.device("cpu"))
     if sum(map(check_encoding, specs)):

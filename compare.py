@@ -22,7 +22,7 @@ in the settings of --may_differ: a line above the table names what
 differs.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from runtime import cli
 
@@ -38,13 +38,14 @@ from reporting.columns import (
 )
 from reporting.formatting import MISSING, Table, mean_and_deviation, with_interval
 from reporting.metrics import PERPLEXITY, describe_protocol, metric_of
+from setting import setting
 
 
 @dataclass
 class Config:
     """Settings of a comparison."""
 
-    records: list[str] = field(default_factory=list)
+    records: list[str] = setting([], positional=True)
     """JSON records of eval_extrapolation.py"""
     may_differ: str = ""
     """settings that were tuned for each run, or are the subject of the
@@ -52,8 +53,7 @@ class Config:
 
 
 def main(argv=None):
-    positional = "records", "JSON records of eval_extrapolation.py"
-    config = cli.parse(Config, argv, __doc__, positional)
+    config = cli.parse(Config, argv, __doc__)
     records = load_records(config.records)
     may_differ = read_names(config.may_differ)
     columns = make_columns(records, PERPLEXITY.key, may_differ)

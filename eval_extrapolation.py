@@ -98,7 +98,7 @@ class Text:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=runner.RUNS_ARGUMENT)
+    config = cli.parse(Config, argv, __doc__)
     runner.run_evaluation(config, plan, causal=None)
 
 

@@ -56,7 +56,7 @@ class Config(runner.EvaluationConfig):
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=runner.RUNS_ARGUMENT)
+    config = cli.parse(Config, argv, __doc__)
     with runner.evaluation_ranks(config) as ranks:
         config.runs = runs_among(config.runs)
         for run in config.runs:

@@ -55,7 +55,7 @@ class Config(runner.TextEvaluationConfig):
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=runner.RUNS_ARGUMENT)
+    config = cli.parse(Config, argv, __doc__)
     runner.run_evaluation(config, plan)
 
 

@@ -15,7 +15,7 @@ it was imported from, without modules and with its whole vocabulary.
 """
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from errors import InputError
 from hf_interop import exported_code, pretrained
 from hf_interop.tokenizer import build_tokenizer
 from model import GPT
+from setting import setting
 from text_data.tokenizer import run_tokenizer
 from training import plugins
 from training.checkpoints import load_checkpoint, load_model
@@ -51,17 +52,16 @@ print(tokenizer.decode(model(**inputs).logits[0, -1].argmax()))""",
 class Config:
     """Settings of an export."""
 
-    run: list[str] = field(default_factory=list)
+    run: list[str] = setting([], positional=True)
     """folder of a run, or a checkpoint"""
     plugin: dict[str, str] | None = plugin_setting()
-    """Python file with encodings of your own"""
+    """Python file with encodings of your own; may be repeated"""
     out_dir: str = "exported"
     """folder to write, new or empty"""
 
 
 def main(argv=None):
-    positional = ("run", "folder of a run, or a checkpoint")
-    config = cli.parse(Config, argv, __doc__, positional=positional)
+    config = cli.parse(Config, argv, __doc__)
     if len(config.run) != 1:
         raise InputError("name one run: python export_hf.py runs/NAME --out_dir exported")
     import transformers  # fails before the run is loaded if it is missing

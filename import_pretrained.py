@@ -14,7 +14,7 @@ trained at 512 or 1,024 tokens: pass --block_size.
 import dataclasses
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from runtime import cli
@@ -32,7 +32,7 @@ from training.run_folder import PRETRAINED, Run
 class Config:
     """Settings of an import."""
 
-    model: list[str] = field(default_factory=list)
+    model: list[str] = setting([], positional=True)
     """name on the hub, folder saved by transformers, or file of the CABLE authors"""
     block_size: int | None = setting(None, 1, 10**8)
     """CABLE checkpoint: training length in tokens (null: 1024)"""
@@ -41,8 +41,7 @@ class Config:
 
 
 def main(argv=None):
-    positional = ("model", "name on the hub, folder of transformers, or file")
-    config = cli.parse(Config, argv, __doc__, positional=positional)
+    config = cli.parse(Config, argv, __doc__)
     if len(config.model) != 1:
         raise InputError("name one model: python import_pretrained.py gpt2")
     (name,) = config.model

@@ -151,8 +151,9 @@ class GPTConfig:
         """Return one line for each setting that is out of range."""
         problems = []
         for name, field in settings_of(GPTConfig).items():
-            value, low = getattr(self, name), field.metadata.get("low")
-            if None not in (value, low) and value < low:
+            value = getattr(self, name)
+            low = field.metadata.get("low", value)
+            if isinstance(value, int | float) and value < low:
                 problems.append(f"{name} is {value}: it must be at least {low}")
         heads, key_heads, scale = self.n_head, self.n_kv_head, self.attn_scale
         if self.block not in (known := get_args(BlockName)):

@@ -11,7 +11,7 @@ the options.
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from runtime import cli
@@ -73,8 +73,8 @@ def main(argv=None):
         raise InputError(f"{what}: use {', '.join(PLOTS)}")
     if argv is None:
         sys.argv[0] += f" {kind}"  # the name of the program in its help
-    function, settings, positional = PLOTS[kind]
-    config = cli.parse(settings, flags, inspect.getdoc(function), positional)
+    function, settings = PLOTS[kind]
+    config = cli.parse(settings, flags, inspect.getdoc(function))
     if Path(config.out).suffix != ".png":
         raise InputError(
             f"--out {config.out} is not a PNG file: use a name that ends in .png"
@@ -89,10 +89,10 @@ def main(argv=None):
 class BiasesConfig:
     """Settings of the plot of a trained model's biases."""
 
-    run: list[str] = field(default_factory=list)
+    run: list[str] = setting([], positional=True)
     """run folder or checkpoint file"""
     plugin: dict[str, str] | None = plugin_setting()
-    """Python file with encodings of your own"""
+    """Python file with encodings of your own; may be repeated"""
     text: str = "def area(width, height):\n    return width * height\n"
     """text to plot, best a few dozen tokens"""
     tokens: int | None = setting(None, 2)
@@ -251,7 +251,7 @@ def draw_matrices(figure, grid, matrices: np.ndarray, titles: list[str], **style
 class DistancesConfig:
     """Settings of the plot of biases of the distance alone."""
 
-    encodings: list[str] = field(default_factory=list)
+    encodings: list[str] = setting([], positional=True)
     """encodings whose bias depends on the distance alone: sandwich, alibi, kerple, t5, ..."""
     context: int = setting(8192, 2, 10**8)
     """number of tokens"""
@@ -341,7 +341,7 @@ def draw_distances(file, rows: dict[str, np.ndarray], lines: list[figures.Line])
 class LossesConfig:
     """Settings of the plot of losses."""
 
-    runs: list[str] = field(default_factory=list)
+    runs: list[str] = setting([], positional=True)
     """run folders"""
     out: str = "losses.png"
     """PNG file to write"""
@@ -419,10 +419,10 @@ def read_losses(run: Path) -> list[tuple[int, float]]:
     return [(entry["step"], entry["loss"]) for entry in entries]
 
 
-PLOTS = {  # function, its settings, and the words without a flag
-    "biases": (plot_biases, BiasesConfig, ("run", "run folder or checkpoint file")),
-    "distances": (plot_distances, DistancesConfig, ("encodings", "positional encodings")),
-    "losses": (plot_losses, LossesConfig, ("runs", "run folders")),
+PLOTS = {  # function and its settings
+    "biases": (plot_biases, BiasesConfig),
+    "distances": (plot_distances, DistancesConfig),
+    "losses": (plot_losses, LossesConfig),
 }
 
 if __name__ == "__main__":

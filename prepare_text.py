@@ -18,7 +18,7 @@ text. An interrupted preparation is resumed by the same command.
 
 import functools
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from runtime import cli
@@ -36,7 +36,7 @@ CONVERT = "convert it to UTF-8 (iconv -f latin1 -t utf-8), or leave it out"
 class Config(tokenization.Settings):
     """Settings of a preparation."""
 
-    sources: list[str] = field(default_factory=list)
+    sources: list[str] = setting([], positional=True)
     """files and folders of text, jsonl or parquet; default: the standard library"""
     val: str | None = None
     """file or folder for validation; default: a part of the sources is held out"""
@@ -51,8 +51,7 @@ class Config(tokenization.Settings):
 
 
 def main(argv=None):
-    positional = ("sources", "files and folders; default: the standard library")
-    config = cli.parse(Config, argv, __doc__, positional=positional)
+    config = cli.parse(Config, argv, __doc__)
     if config.verify:
         if config.sources:
             raise InputError("--verify takes no sources: pass the folder as --out_dir")

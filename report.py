@@ -40,7 +40,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,17 +65,17 @@ from reporting.formatting import MISSING, Folder, Table
 from reporting.metrics import PERPLEXITY, SPEED, Metric
 from reporting.paper import Printed
 from reporting.paper_tables import AGREEMENT_CAPTION, Agreement, Cell
+from setting import setting
 
 ROOT = Path(__file__).parent
 AGREEMENT = Path("results/paper/README.md")
-POSITIONAL = "records", "JSON files of evaluations or benchmarks"
 
 
 @dataclass
 class Config:
     """Settings of a report."""
 
-    records: list[str] = field(default_factory=list)
+    records: list[str] = setting([], positional=True)
     """files of eval_*.py, retrieval.evaluate or bench.py, or .jsonl files"""
     paper: str | None = None
     """table in results/paper/index.csv whose numbers are shown as well"""
@@ -91,7 +91,7 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, POSITIONAL)
+    config = cli.parse(Config, argv, __doc__)
     if config.all:
         make_all(config.check)
         return
@@ -223,7 +223,7 @@ def make_again(row: dict) -> tuple[dict[Path, bytes], list[Agreement]]:
     program, *words = shlex.split(row["command"])[1:]
     with contextlib.chdir(ROOT), contextlib.redirect_stdout(io.StringIO()):
         if program == "report.py":
-            config = cli.parse(Config, words, __doc__, POSITIONAL)
+            config = cli.parse(Config, words, __doc__)
             out = Folder(config.out_dir)
             report_records(config, out)
             files = {out.path / name: out.files[name] for name in row["files"]}

@@ -35,7 +35,6 @@ from setting import setting
 from text_data.named_data import prepare_command
 from training import plugins, settings
 
-FLAGS = ("flags", "flags of train_gpt.py, after --")
 # Flags of train_gpt.py that the experiment sets.
 SET_HERE = {"pe", "seed", "data", "config", "out_dir", "init_from", "plugin"}
 SET_HERE |= {"dry_run", "list", "block_size"}
@@ -100,7 +99,7 @@ class Config:
     seeds: list[int] = field(default_factory=lambda: [1])
     """seeds of the trainings"""
     plugin: dict[str, str] | None = settings.plugin_setting()
-    """Python file with encodings of your own"""
+    """Python file with encodings of your own; may be repeated"""
     train_flags: str = ""
     """flags of train_gpt.py"""
     sweep: str | None = None
@@ -138,7 +137,8 @@ class Config:
     """jobs side by side; null: one on GPUs, else one per core"""
     dry_run: bool = False
     """print the commands, their cost and the disk space; run nothing"""
-    flags: list[str] = field(default_factory=list)
+    flags: list[str] = setting([], positional=True)
+    """flags of train_gpt.py, after --"""
 
     def __post_init__(self):
         if not (self.train or self.pretrained or self.commands):
@@ -151,7 +151,7 @@ class Config:
 
 
 def main(argv: list[str] | None = None) -> None:
-    config = cli.parse(Config, argv, __doc__, FLAGS)
+    config = cli.parse(Config, argv, __doc__)
     experiment = Experiment(config)
     jobs, report, out = [*experiment.jobs.values()], experiment.report, experiment.out
     scheduler, status = Scheduler(jobs, report, out / "logs", config.jobs), 0

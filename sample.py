@@ -12,7 +12,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -30,10 +30,10 @@ from training.settings import plugin_setting
 class Config(SamplingConfig):
     """Settings of text generation."""
 
-    run: list[str] = field(default_factory=list)
+    run: list[str] = setting([], positional=True)
     """run folder or checkpoint file"""
     plugin: dict[str, str] | None = plugin_setting()
-    """Python file with encodings of your own"""
+    """Python file with encodings of your own; may be repeated"""
     prompt: str = ""
     """text to continue; empty: start of a document"""
     prompt_file: str | None = None
@@ -58,8 +58,7 @@ class Config(SamplingConfig):
 
 
 def main(argv=None):
-    positional = ("run", "run folder or checkpoint file")
-    config = cli.parse(Config, argv, __doc__, positional=positional)
+    config = cli.parse(Config, argv, __doc__)
     prompts = read_prompts(config)
     device, dtype = devices.select_device(config.device, config.dtype)
     model, checkpoint = load_model(config.run[0], device)

@@ -12,14 +12,17 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
+LARGEST = 1e18  # fits in int64
+
 
 def setting(
     default: Any,
-    low: float | None = None,
-    high: float | None = None,
+    low: float = -LARGEST,
+    high: float = LARGEST,
     resume: Literal["fixed", "override", "free"] = "fixed",
     record: Literal["never", "run", "changed", "always", None] = None,
     preset: str | None = None,
+    positional: bool = False,
     load: Callable[[list[str]], Any] | None = None,
 ) -> Any:
     """Return a field of a dataclass of settings.
@@ -30,13 +33,20 @@ def setting(
     define what is learned. record: "run": in config.yaml and
     checkpoints; "changed": also in records, except the default;
     "always": also the default; None: "run" or, unless it is free,
-    "changed". preset: the setting that gives a new value to this one. load: the flag
-    takes files and may be repeated; this function of their paths returns
-    the value.
+    "changed". preset: the setting that gives a new value to this one.
+    positional: whether words without a flag are its values. load: the
+    flag takes files and may be repeated; this function of their paths
+    returns the value.
     """
-    record = record or ("run" if resume == "free" else "changed")
-    rules = {"resume": resume, "record": record, "preset": preset, "load": load}
-    metadata = {"low": low, "high": high} | rules
+    metadata = {
+        "low": low,
+        "high": high,
+        "resume": resume,
+        "record": record or ("run" if resume == "free" else "changed"),
+        "preset": preset,
+        "positional": positional,
+        "load": load,
+    }
     if isinstance(default, list):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -45,7 +55,7 @@ def setting(
 PLAIN = setting(None).metadata  # of fields without `setting`
 
 
-def settings_of(cls: type, **rules: str) -> dict[str, dataclasses.Field]:
+def settings_of(cls: type, **rules: str | bool) -> dict[str, dataclasses.Field]:
     """Return the settings of a class that have all these rules, by name."""
     settings = {field.name: field for field in dataclasses.fields(cls) if field.init}
     return {

@@ -22,7 +22,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -42,6 +42,7 @@ from evaluation import record_schema
 from kv_cache import CACHE_CHUNK, Cache
 from losses import cross_entropies
 from model import GPT
+from setting import setting
 from text_data.tokenizer import same_tokenizer
 from training.checkpoints import (
     checkpoint_path,
@@ -55,17 +56,16 @@ from training.settings import plugin_setting, training_settings
 Ranks = tuple[distributed.Processes, torch.device, torch.dtype]
 # Tokens per forward pass of an evaluation, with padding, or one longer text.
 BATCH_TOKENS = 16_384
-RUNS_ARGUMENT = ("runs", "run folders or checkpoint files")  # for cli.parse
 
 
 @dataclass
 class RunsConfig:
     """Settings of every evaluation program, also of retrieval.evaluate."""
 
-    runs: list[str] = field(default_factory=list)
+    runs: list[str] = setting([], positional=True)
     """run folders, or checkpoint files"""
     plugin: dict[str, str] | None = plugin_setting()
-    """Python file with encodings of your own"""
+    """Python file with encodings of your own; may be repeated"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

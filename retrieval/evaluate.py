@@ -41,8 +41,7 @@ class Config(RunsConfig):
 
 
 def main(argv=None):
-    positional = ("runs", "folders written by retrieval.finetune")
-    config = cli.parse(Config, argv, __doc__, positional=positional)
+    config = cli.parse(Config, argv, __doc__)
     import sentence_transformers  # noqa: F401  (named if missing, rather than what it needs)
 
     from retrieval import sentence_encoder

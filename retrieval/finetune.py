@@ -68,7 +68,7 @@ COLUMNS = Triplet.__struct_fields__
 class Config:
     """Settings of a fine-tuning."""
 
-    encoder: list[str] = setting([], record="run")
+    encoder: list[str] = setting([], record="run", positional=True)
     """folder that export_hf.py wrote for an encoder"""
     plugin: dict[str, str] | None = plugin_setting(resume="free")
     """Python file with encodings of your own, if the encoder was trained with them"""
@@ -107,8 +107,7 @@ class Config:
 
 
 def main(argv=None):
-    positional = ("encoder", "folder that export_hf.py wrote for an encoder")
-    config = cli.parse(Config, argv, __doc__, positional=positional)
+    config = cli.parse(Config, argv, __doc__)
     if len(config.encoder) != 1:
         raise InputError("pass one encoder: python -m retrieval.finetune exported/NAME")
     import accelerate  # noqa: F401  (required by the trainer)

@@ -20,7 +20,7 @@ MS MARCO and MLDR do not need this program.
 import itertools
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from runtime import cli
@@ -42,7 +42,7 @@ ATTEMPTS = 100  # passages to try for each triplet
 class Config:
     """Settings of a preparation."""
 
-    data: list[str] = field(default_factory=list)
+    data: list[str] = setting([], positional=True)
     """folder of the shards"""
     out_dir: str | None = None
     """folder of the task; default: the shards' folder with the suffix -retrieval"""
@@ -61,7 +61,7 @@ class Config:
 
 
 def main(argv=None):
-    config = cli.parse(Config, argv, __doc__, positional=("data", "folder of the shards"))
+    config = cli.parse(Config, argv, __doc__)
     if len(config.data) != 1:
         raise InputError("pass one folder of shards: python -m retrieval.prepare data/NAME")
     out = Path(config.out_dir or f"{config.data[0].rstrip('/')}-retrieval")

@@ -5,15 +5,13 @@ A program's settings are a dataclass: its defaults < YAML files
 checks meanings, and `run` prints problems.
 """
 
-import argparse
 import ast
-import dataclasses
 import difflib
 import errno
-import functools
 import inspect
 import io
 import itertools
+import json
 import os
 import re
 import sys
@@ -21,25 +19,21 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable
+from dataclasses import MISSING, Field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Any, Literal
 
 from runtime import describe_missing_package
 from runtime.files import working_folder_of
 
 import msgspec
 import yaml
-from msgspec import Meta
 
-from errors import InputError, one_line
-from setting import settings_of
+from errors import InputError, refusing
+from setting import PLAIN, settings_of
 
-# int64 of PyTorch and NumPy. Products of two settings stay within
-# float64.
-LARGEST = {int: 2**63 - 1, float: 1e30}
+BOOLEANS = ("true", "false", "null")
 LONGEST_LENGTH = 2**31 - 1  # tokens of a context
-USABLE = r"\A[^\x00\ud800-\udfff]*\Z"  # can be a file name and be printed
-
 # Names that other programs give to settings.
 SYNONYMS = {
     "batch_size": ["micro_batch", "tokens_per_step"],
@@ -49,6 +43,7 @@ SYNONYMS = {
     "gradient_accumulation_steps": ["tokens_per_step", "micro_batch"],
     "learning_rate": ["lr"],
     "max_iters": ["steps"],
+    "model": ["init_from"],  # in config.yaml of an imported model
     "precision": ["dtype"],
     "seq_len": ["block_size", "lengths"],
 }
@@ -60,166 +55,83 @@ def parse(
     config_class: type,
     argv: list[str] | None,
     description: str | None,
-    positional: tuple[str, str] | None = None,
-    inherit: Callable[[dict, set[str]], dict] | None = None,
+    inherit: Callable[[dict], dict] = lambda given: {},
 ):
     """Return settings: defaults < `inherit` < --config FILE < flags.
 
     config_class: a dataclass with a docstring under each field. argv:
-    None: sys.argv. positional: (name, help) of the field for words
-    without a flag. inherit: function of all values and of given names;
-    returns what replaces defaults. A setting with a preset has its
-    default again if a later source gives the preset. Raises InputError
-    for all unknown names, then all invalid values.
+    None: sys.argv. inherit: function of the given values; returns what
+    replaces defaults. A later source that gives a preset replaces its
+    settings. Raises InputError for all unknown names, then all invalid
+    values.
     """
     fields = settings_of(config_class)
     argv = sys.argv[1:] if argv is None else argv
-    parser = _make_parser(config_class, description, positional)
-    try:
-        found, others = parser.parse_known_args(_complete_booleans(argv, fields))
-    except argparse.ArgumentError as error:
-        raise InputError(f"{error.argument_name} has no value: pass one") from None
-    flags = vars(found)
-    files = flags.pop("config", [])
-    loaders = {
-        name: x.metadata["load"] for name, x in fields.items() if x.metadata.get("load")
-    }
-    paths = {name: flags.pop(name, []) for name in loaders}
-    contents = {path: _read_values(path) for path in files}
-    problems = _unknown_words(others, fields)
+    if not {"-h", "--help"}.isdisjoint(argv):
+        print(_help(config_class, description))
+        sys.exit()
+    flags, problems = _read_flags(config_class, argv)
+    contents = {path: _read_values(path) for path in flags.pop("config", [])}
     for path, content in contents.items():
-        if "model" in content and "init_from" in fields:
-            remedy = f"pass --init_from {Path(path).parent}"
-            raise InputError(f"--config {path} is of an imported model: {remedy}")
-        unknown_keys = [str(key) for key in content if key not in fields]
-        problems += [unknown(f"{path}: key {key}", key, fields) for key in unknown_keys]
+        names = [str(key) for key in content if key not in fields]
+        problems += [unknown(f"{path}: key {name}", name, fields) for name in names]
     if problems:
         raise InputError(*problems)
-    loaded = {name: load(paths[name]) for name, load in loaders.items()}
-    values = {name: _default(field) for name, field in fields.items()}
-
-    def update(*sources: dict) -> None:
-        for source in sources:
-            for name in source:
-                replaced = settings_of(config_class, preset=name)
-                values.update({name: _default(x) for name, x in replaced.items()})
-            for name, value in source.items():
-                try:
-                    values[name] = convert(value, fields[name])
-                except InputError as error:
-                    problems.extend(error.problems)
-        if problems:
+    loaders = {name: field.metadata.get("load") for name, field in fields.items()}
+    loaded = {name: x(flags.pop(name, [])) for name, x in loaders.items() if x}
+    given = {}
+    for source in (*contents.values(), {name: x[-1] for name, x in flags.items()}):
+        for name in source:
+            for replaced in settings_of(config_class, preset=name):
+                given.pop(replaced, None)
+        for name, value in source.items():
             try:
-                config_class(**values)
-            except InputError as error:  # of the valid values
-                problems.extend(error.problems)
-            raise InputError(*problems)
-
-    update(*contents.values(), flags)  # flags override files
-    values |= loaded
-    if inherit:
-        given = {name: values[name] for name in {*flags}.union(*contents.values())}
-        update(inherit(values, {*given}))
-        values |= given  # also of a shape whose size is inherited
-    return config_class(**values)
-
-
-def _make_parser(config_class: type, description, positional) -> argparse.ArgumentParser:
-    """Return a parser of texts with a flag for each field."""
-    parser = argparse.ArgumentParser(
-        usage="%(prog)s [--NAME X ...]",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        argument_default=argparse.SUPPRESS,
-        exit_on_error=False,
-        allow_abbrev=False,
-    )
-    text = "YAML file of settings; flags override it"
-    parser.add_argument("--config", action="append", metavar="FILE", help=text)
-    texts = _docstrings(config_class)
-    for field in settings_of(config_class).values():
-        default = yaml.safe_dump(_default(field), default_flow_style=True).split("\n")[0]
-        words = f"{_resolve(_type_of(field))[1]}; default: {default}"
-        text = f"{texts.get(field.name, '')} ({words})"
-        options: dict[str, Any] = {"metavar": "X", "help": text.replace("%", "%%")}
-        name = f"--{field.name}"
-        if field.metadata.get("load"):
-            text = f"{texts.get(field.name, '')}; may be repeated"
-            options = {"action": "append", "metavar": "FILE", "help": text}
-        elif positional and field.name == positional[0]:
-            name, options = field.name, {"nargs": "*", "help": positional[1]}
-        elif typing.get_origin(field.type) is list:
-            options["nargs"] = "+"
-        parser.add_argument(name, **options)
-    return parser
-
-
-def _type_of(field: dataclasses.Field) -> Any:
-    """Return a setting's type, with None if that is the default."""
-    kind: Any = field.type
-    return kind | None if field.default is None else kind
-
-
-def _default(field: dataclasses.Field) -> Any:
-    """Return the default of a setting."""
-    make: Any = field.default_factory
-    return field.default if make is dataclasses.MISSING else make()
-
-
-@functools.cache
-def _docstrings(config_class: type) -> dict[str, str]:
-    """Return the docstring under each field of a dataclass and its bases."""
-    found = {}
-    for cls in config_class.__mro__[:-1]:
-        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-        assert isinstance(definition, ast.ClassDef)
-        for field, text in itertools.pairwise(definition.body):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                found.setdefault(ast.unparse(field.target), ast.literal_eval(text.value))
-    return found
-
-
-def convert(value, field: dataclasses.Field) -> Any:
-    """Return a flag's text, or a value of a file, as the type of a setting.
-
-    Raises InputError for other types, NaN, Inf, numbers outside of the
-    limits (`setting`, `LARGEST`), text that cannot be a file name or be
-    printed, and empty text unless that is the default.
-    """
-    kind = _type_of(field)
-    if value == "null" and types.NoneType in typing.get_args(kind):
-        return None
-    checked, words = _resolve(kind, field)
+                given[name] = convert(value, fields[name])
+            except InputError as error:
+                problems += error.problems
+    given |= loaded
+    if not problems:
+        return config_class(**inherit(given) | given)
     try:
-        return msgspec.convert(value, checked, strict=False)
-    except (msgspec.ValidationError, UnicodeEncodeError):
-        text = "null" if value is None else str(value)[:200]
-        text = text if text and text.isprintable() else ascii(text)
-        words = words.replace("text", "non-empty text in UTF-8, in YAML in quotes", 1)
-        raise InputError(f"{field.name} is {text}: use {words}") from None
+        config_class(**given)
+    except InputError as error:  # of the valid values
+        problems += error.problems
+    raise InputError(*problems)
 
 
-def _resolve(kind, field: dataclasses.Field | None = None) -> tuple[Any, str]:
-    """Return a type for msgspec and words for it; with the limits of a field."""
-    members, origin = typing.get_args(kind), typing.get_origin(kind)
-    if origin is Literal:
-        return kind, ("one of " if len(members) > 1 else "") + ", ".join(map(str, members))
-    if members and kind not in WORDS:
-        kinds, words = zip(*(_resolve(member, field) for member in members), strict=True)
-        whole: Any = Union if origin is types.UnionType else origin
-        prefix = "values separated by spaces: " if origin is list else ""
-        return whole[kinds], prefix + " or ".join(words)
-    if kind is str and field:
-        kind = Annotated[str, Meta(pattern=USABLE, min_length=int(field.default != ""))]
-        return kind, WORDS[str]
-    if kind in LARGEST and field:
-        minimum, maximum = (field.metadata.get(name) for name in ("low", "high"))
-        maximum = LARGEST[kind] if maximum is None else maximum
-        minimum = -maximum if minimum is None else minimum
-        limits = [f"{x:,}" if kind is int else f"{x:g}" for x in (minimum, maximum)]
-        words = f"{WORDS[kind]} from {limits[0]} to {limits[1]}"
-        return Annotated[kind, Meta(ge=minimum, le=maximum)], words
-    return kind, WORDS[kind]
+def _read_flags(config_class: type, argv: list[str]) -> tuple[dict[str, list], list[str]]:
+    """Return the values of each flag, and a line for each unknown word.
+
+    A list takes all words up to the next flag; `--flag` of a Boolean is
+    true. Words without a flag, and those after --, are the positional
+    setting.
+    """
+    fields = settings_of(config_class)
+    kinds = {name: _type_of(field) for name, field in fields.items()} | {"config": str}
+    flags: dict[str, list] = {}
+    problems: list[str] = []
+    first = [*itertools.takewhile(lambda word: not word.startswith("--"), argv)]
+    end = argv.index("--") if "--" in argv else len(argv)
+    others = first + argv[end + 1 :]
+    for name, words in split_flags(argv[len(first) : end]):
+        kind = kinds.get(name)
+        if kind in (bool, bool | None) and "".join(words[:1]).lower() not in BOOLEANS:
+            words = ["true", *words]
+        if not kind:
+            problems.append(unknown(f"flag --{name}", name, fields))
+        elif not words:
+            raise InputError(f"--{name} has no value: pass one")
+        elif typing.get_origin(kind) is list:
+            flags[name] = [words]
+        else:
+            flags.setdefault(name, []).append(words[0])
+            others += words[1:]
+    positional = settings_of(config_class, positional=True)
+    if others and positional:
+        return flags | dict.fromkeys(positional, [others]), problems
+    what = "is neither a flag nor the value of one"
+    remedy = "remove it, join several values as in --help, or pass a file as --config"
+    return flags, problems + [f"{word} {what}: {remedy}" for word in others]
 
 
 def split_flags(words: list[str]) -> list[tuple[str, list[str]]]:
@@ -236,25 +148,73 @@ def split_flags(words: list[str]) -> list[tuple[str, list[str]]]:
     return flags
 
 
-def _complete_booleans(argv: list[str], fields: dict) -> list[str]:
-    """Complete `--flag` of a Boolean to `--flag=true`."""
-    booleans = {
-        f"--{name}" for name, x in fields.items() if _type_of(x) in (bool, bool | None)
-    }
-    have_values = [word.lower() in ("true", "false", "null") for word in [*argv[1:], ""]]
-    return [
-        f"{word}=true" if word in booleans and not has_value else word
-        for word, has_value in zip(argv, have_values, strict=False)
-    ]
+def _help(config_class: type, description: str | None) -> str:
+    """Return the text of --help, from the docstrings under fields."""
+    texts = {}
+    for cls in config_class.__mro__[:-1]:
+        definition: Any = ast.parse(inspect.getsource(cls)).body[0]
+        for field, text in itertools.pairwise(definition.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                words = ast.literal_eval(text.value).split()
+                texts.setdefault(ast.unparse(field.target), " ".join(words))
+    lines = [description or "", "--config X  YAML file of settings; flags override it"]
+    for name, field in settings_of(config_class).items():
+        words, label = _words(_type_of(field)), f"--{name} X"
+        if field.metadata.get("positional"):
+            label = f"{name.upper()} ..."
+        elif field.default is not MISSING:
+            words += f"; default: {json.dumps(field.default)}"
+        text = f"{label}  {texts.get(name, '')} ({words})"
+        lines.append(textwrap.fill(text, subsequent_indent=" " * 8))
+    return "\n".join(lines)
 
 
-def _unknown_words(words: list[str], fields) -> list[str]:
-    """Return a message for each unknown flag, or for stray words."""
-    names = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
-    what = "is neither a flag nor the value of one"
-    remedy = "remove it, join several values as in --help, or pass a file as --config"
-    stray = [f"{word} {what}: {remedy}" for word in words]
-    return [unknown(f"flag --{name}", name, fields) for name in names] or stray
+def _type_of(field: Field) -> Any:
+    """Return a setting's type, with None if that is the default."""
+    kind: Any = field.type
+    return kind | None if field.default is None else kind
+
+
+def _words(kind) -> str:
+    """Return a type in words."""
+    members, origin = typing.get_args(kind), typing.get_origin(kind)
+    if origin is Literal:
+        return ", ".join(map(str, members))
+    if origin is list:
+        return f"values separated by spaces: {_words(members[0])}"
+    return WORDS.get(kind) or " or ".join(map(_words, reversed(members)))
+
+
+def convert(value, field: Field) -> Any:
+    """Return a flag's text, or a value of a file, as the type of a setting.
+
+    Raises InputError for other types, NaN, Inf, numbers outside of the
+    limits, text that cannot be a file name or be printed, and empty
+    text unless that is the default.
+    """
+    kind, rules = _type_of(field), PLAIN | field.metadata
+    low, high, parts = rules["low"], rules["high"], {kind, *typing.get_args(kind)}
+    if value == "null" and types.NoneType in parts:
+        return None
+
+    def is_usable(x) -> bool:
+        if isinstance(x, str):
+            return b"\0" not in x.encode() and bool(x or field.default == "")
+        return not isinstance(x, int | float) or low <= x <= high
+
+    try:
+        converted = msgspec.convert(value, kind, strict=False)
+        if all(map(is_usable, converted if isinstance(converted, list) else [converted])):
+            return converted
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        pass
+    words = _words(kind)
+    if parts & {int, float}:
+        words += f" from {low:,} to {high:,}"
+    if str in parts:
+        words += " that is not empty, in UTF-8, in YAML in quotes"
+    text = "null" if value is None else str(value)[:200] or "empty"
+    raise InputError(f"{field.name} is {text}: use {words}")
 
 
 def unknown(what: str, name: str, fields) -> str:
@@ -270,30 +230,21 @@ class _Loader(yaml.SafeLoader):
     """Refuses a key that appears twice."""
 
     def construct_mapping(self, node, deep=False):
-        names = []
-        for key, _ in node.value:
-            name = self.construct_object(key, deep=True)
-            if name in names:
-                raise yaml.YAMLError(
-                    f"{name} appears again in line {key.start_mark.line + 1}"
-                )
-            names.append(name)
+        names = [key.value for key, _ in node.value]
+        for name in names:
+            if names.count(name) > 1:
+                raise yaml.YAMLError(f"{name} appears twice")
         return super().construct_mapping(node, deep)
 
 
 def _read_values(path: str) -> dict:
     """Return the mapping in a YAML file."""
-    try:
-        values = yaml.load(Path(path).read_text(encoding="utf-8"), _Loader)
-    except OSError as error:
-        known = Path("configs") / f"{Path(path).stem}.yaml"
-        remedy = f"did you mean {known}?" if known.is_file() else "use another file"
-        reason = f"{error.strerror}{working_folder_of(path)}"
-        problem = f"--config {path} cannot be read ({reason}): {remedy}"
-        raise InputError(problem) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problem = f"--config {path} is not YAML ({one_line(error)}): fix the file"
-        raise InputError(problem) from None
+    known = Path("configs") / f"{Path(path).stem}.yaml"
+    remedy = f"did you mean {known}?" if known.is_file() else "use another file"
+    with refusing(f"--config {path} cannot be read", remedy, OSError):
+        content = Path(path).read_bytes()
+    with refusing(f"--config {path} is not YAML", "fix the file"):
+        values = yaml.load(content, _Loader)
     if not isinstance(values, dict):
         raise InputError(f"--config {path} is not a mapping: use lines as in 'steps: 100'")
     return values
@@ -301,14 +252,17 @@ def _read_values(path: str) -> dict:
 
 def parse_lengths(text: str, block_size: int) -> list[int]:
     """Return the sorted token counts of "512,1x,16x"; 1x is `block_size`."""
-    words = text.replace(" ", "").split(",")
-    if all(re.fullmatch("[1-9][0-9]{0,9}x?", word) for word in words):
-        units = {"x": block_size}
-        lengths = {int(word.rstrip("x")) * units.get(word[-1], 1) for word in words}
-        if max(lengths) <= LONGEST_LENGTH:
-            return sorted(lengths)
-    remedy = "use token counts or multiples of the training length"
-    raise InputError(f"lengths '{text}' are invalid: {remedy}, as in 512,1024 or 1x,16x")
+    remedy = (
+        "use token counts or multiples of the training length, as in 512,1024 or 1x,16x"
+    )
+    lengths = set()
+    with refusing(f"lengths '{text}' are invalid", remedy, ValueError):
+        for word in text.split(","):
+            unit = block_size if word.endswith("x") else 1
+            lengths.add(int(word.removesuffix("x")) * unit)
+        if min(lengths) < 1 or max(lengths) > LONGEST_LENGTH:
+            raise ValueError(f"they are not from 1 to {LONGEST_LENGTH:,}")
+    return sorted(lengths)
 
 
 def run(main) -> None:

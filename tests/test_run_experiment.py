@@ -76,7 +76,7 @@ cat {answered} >"${{EXPERIMENT_VARIABLES:-/dev/null}}"
 
 
 def experiment(words):
-    config = cli.parse(run_experiment.Config, words, None, run_experiment.FLAGS)
+    config = cli.parse(run_experiment.Config, words, None)
     return run_experiment.Experiment(config)
 
 

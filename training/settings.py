@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import inspect
 import os
-from pathlib import Path
 from typing import Literal
 
 from runtime.files import run_folder_of
@@ -68,7 +67,7 @@ class Config(GPTConfig):
     init_from: str | None = setting(None, record="run")
     """run that provides initial weights; network, block_size, encoding and data unless given"""
     plugin: dict[str, str] | None = plugin_setting(resume="override", record="run")
-    """Python file with encodings of your own"""
+    """Python file with encodings of your own; may be repeated"""
     dry_run: bool = setting(False, record="never")
     """print the cost of the training and exit"""
     list: bool = setting(False, record="never")
@@ -187,37 +186,34 @@ class Config(GPTConfig):
         return self.tokens_per_step // self.block_size
 
 
-def inherit(values: dict, given: set[str]) -> dict:
+def inherit(given: dict) -> dict:
     """Return the settings that the run of --init_from provides.
 
-    values: of all settings; given: names that flags and --config give.
-    Provided are others of the network, the objective, and the data if
-    its folder exists. A resumed run keeps its own. Raises InputError
-    without a checkpoint or the encoding's plugin.
+    given: those of flags and --config. Provided are others of the
+    network, the objective, and the data if its folder exists. A resumed
+    run keeps its own. Raises InputError without a checkpoint or the
+    encoding's plugin.
     """
-    names = settings_of(GPTConfig, resume="fixed").keys() & settings_of(Config).keys()
-    names = {*names, "objective", "data"} - given
-    for name in given:
-        names -= settings_of(Config, preset=name).keys()
-    if not values["init_from"]:
-        names = set()
-    is_resumed = values["resume"] and bool(list_checkpoints(values["out_dir"]))
-    run = values["out_dir"] if is_resumed else values["init_from"]
+    source, out_dir = given.get("init_from"), given.get("out_dir", Config.out_dir)
+    is_resumed = given.get("resume") and list_checkpoints(out_dir)
+    run = out_dir if is_resumed else source
     if not run:
         return {}
+    names = settings_of(GPTConfig, resume="fixed").keys() & settings_of(Config).keys()
+    names = {*names, "objective", "data"} - given.keys() if source else set()
+    for name in given:
+        names -= settings_of(Config, preset=name).keys()
     checkpoint = load_checkpoint(run, check_plugins=False)
-    has_encoding = "pe" in names or checkpoint["gpt"]["pe"] == values["pe"]
-    has_plugin = checkpoint["config"].get("plugin")
-    if has_plugin and has_encoding and not (is_resumed and values["plugin"]):
+    network, provided = checkpoint["gpt"], checkpoint["config"]
+    has_encoding = "pe" in names or network["pe"] == given.get("pe", Config.pe)
+    if provided.get("plugin") and has_encoding and not (is_resumed and given["plugin"]):
         from training import plugins
 
-        plugins.check_loaded(checkpoint["config"], run_folder_of(run))
-    provided = config = checkpoint["config"]  # as recorded: null stays null
-    if not is_resumed:
-        objective = "clm" if checkpoint["gpt"]["causal"] else "mlm"
-        data = {"objective": config.get("objective", objective), "data": config.get("data")}
-        provided = checkpoint["gpt"] | data
-    if not (provided.get("data") and Path(provided["data"]).is_dir()):
+        plugins.check_loaded(provided, run_folder_of(run))
+    if not is_resumed:  # else as recorded: null stays null
+        objective = "clm" if network["causal"] else "mlm"
+        provided = {"objective": objective} | provided | network
+    if not os.path.isdir(provided.get("data") or ""):
         names.discard("data")
     return {name: provided[name] for name in names if name in provided}
 

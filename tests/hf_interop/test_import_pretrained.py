@@ -25,7 +25,7 @@ def test_imports_of_gpt2_that_are_refused(tmp_path, refused):
     (line,) = refused(import_pretrained.main, folder, "--out_dir", out)
     assert line.endswith("already holds files: remove it, or choose another --out_dir")
     (line,) = refused(train_gpt.main, "--config", out / "config.yaml", "--init_from", out)
-    assert line.endswith(f"is of an imported model: pass --init_from {out}")
+    assert line.endswith("key model is unknown: did you mean init_from?")
     weights.rename(folder / "pytorch_model.bin")
     (line,) = refused(import_pretrained.main, folder, "--out_dir", tmp_path / "other")
     assert line.endswith(
