@@ -192,6 +192,13 @@ def attend(
     padded batches of encoders. scale: of q k^T; None: 1 / sqrt(D). packed_qkv: (B, T, 3 H D),
     of which q, k and v are views, with H = G; the Triton kernels return one gradient for it.
     """
+    if encoding.calls is not None:
+        _check_calls(encoding)
+    if k.size(2) != x.size(1):
+        raise InputError(
+            f"attend got keys of {k.size(2)} tokens, but x of {x.size(1)}: pass those of the "
+            "same new tokens, and earlier tokens as a kv_cache.LayerCache"
+        )
     if scale is None:
         scale = 1 / math.sqrt(q.size(-1))
     previous = cache.last() if cache else None
@@ -221,6 +228,23 @@ def attend(
     path = choose_path(encoding, q.device) if path is None else path
     path = select_path(path, q, k, bias_inputs, mask_spec)
     return biased_attention(q, k, v, bias_inputs, scale, path, mask_spec, packed_qkv)
+
+
+def _check_calls(encoding: Encoding) -> None:
+    """Raise InputError if a model of your own does not call what the encoding needs."""
+    calls = encoding.calls
+    assert calls is not None
+    calls.attend = True
+    if not calls.embed:
+        raise InputError(
+            "the encoding acts on the embeddings: call x = posenc[0].embed(x, pos) after the "
+            "token embedding"
+        )
+    if not calls.prepare and encoding.training and torch.is_grad_enabled():
+        raise InputError(
+            "the encoding has bounded parameters: call pe_spec.prepare(posenc, optimizer) before "
+            "training"
+        )
 
 
 def biased_attention(

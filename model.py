@@ -140,6 +140,7 @@ class GPTConfig:
             self.block_size,
             self.n_layer,
             self.causal,
+            managed=True,
         )
 
     def _fill(self, defaults: dict) -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from errors import InputError
-from posenc import ENCODINGS, Encoding, ModuleList
+from posenc import ENCODINGS, Calls, Encoding, ModuleList
 
 Part = tuple[type[Encoding], dict]  # a class and its options
 HEAD_OPTIONS = ("heads", "heads_percent")  # of encodings that can be on some heads only
@@ -54,11 +54,19 @@ Spec = str | PeSpec
 
 
 def build(
-    spec: Spec, heads: int, width: int, block_size: int, layers: int, causal: bool = True
+    spec: Spec,
+    heads: int,
+    width: int,
+    block_size: int,
+    layers: int,
+    causal: bool = True,
+    managed: bool = False,
 ) -> ModuleList[Encoding]:
     """Return an encoding per layer; layers share equal parts of scope "model".
 
-    causal: False for an encoder. Raises InputError as `parse`.
+    causal: False for an encoder. managed: the model initializes them and clamps their
+    parameters, as GPT; else they are initialized, and `attention.attend` and `prepare`
+    check that the model calls what docs/own_model.md lists. Raises InputError as `parse`.
     """
     if isinstance(spec, str):
         spec = parse(spec, causal)
@@ -83,18 +91,40 @@ def build(
                 if cls.scope == "model":
                     shared[key] = encoding
                 layer_parts[number].append(encoding)
-    return ModuleList(_combine(parts, width) for parts in layer_parts)
+    encodings = ModuleList(_combine(parts, width) for parts in layer_parts)
+    if not managed:
+        for module in encodings.modules():
+            initialize(module)
+        unused = [
+            not any(encoding.has(hook) for encoding in encodings)
+            for hook in ("embed", "clamp_parameters_")
+        ]
+        calls = Calls(*unused)
+        for encoding in encodings:
+            encoding.calls = calls
+    return encodings
 
 
 def prepare(encodings: Iterable[Encoding], optimizer: torch.optim.Optimizer) -> None:
-    """Initialize new encodings as GPT does, and let the optimizer clamp their parameters.
+    """Let the optimizer of a model of your own clamp the encodings' parameters after its steps.
 
-    For a model of your own. Linear and Embedding: N(0, 0.02), biases 0.
+    A step raises InputError if the model has never called `attention.attend`.
     """
-    encodings = ModuleList(encodings)
-    for module in encodings.modules():
-        initialize(module)
+    encodings = list(encodings)
     clamp_after_steps(encodings, optimizer)
+    calls = encodings[0].calls
+    if calls is None:
+        return
+    calls.prepare = True
+
+    def check(*_) -> None:
+        if not calls.attend:
+            raise InputError(
+                "no layer uses its encoding: call attention.attend instead of "
+                "scaled_dot_product_attention"
+            )
+
+    optimizer.register_step_post_hook(check)
 
 
 @torch.no_grad()

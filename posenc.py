@@ -23,8 +23,10 @@ training length (block_size); query position i, key position j, d = i - j.
 Formulas are for decoders; an encoder has |i - j| for d and -|S_i - S_j| for S_i - S_j.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -49,6 +51,30 @@ class ModuleList(nn.ModuleList, Generic[M]):
         __getitem__: Callable[[int], M]
 
         def __iter__(self) -> Iterator[M]: ...
+
+
+@dataclass
+class Calls:
+    """What a model of your own has called: True if called, or not needed.
+
+    One instance for all layers. docs/own_model.md has the three places.
+    """
+
+    embed: bool
+    prepare: bool
+    attend: bool = False
+
+
+def _note_call(embed: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a class's `embed` that notes in `calls` that it was called."""
+
+    @functools.wraps(embed)
+    def noting(self, x, pos):
+        if self.calls is not None:
+            self.calls.embed = True
+        return embed(self, x, pos)
+
+    return noting
 
 
 class Encoding(nn.Module):
@@ -86,6 +112,7 @@ class Encoding(nn.Module):
     ] = ()  # indices of key features that only `rotate` reads
     window_size: int | None = None  # attend only to |d| < window_size; None: to all
     causal = True  # do not attend to later keys; `set_bidirectional` sets it to False
+    calls: Calls | None = None  # in a model of your own, from `pe_spec.build`
     combined_window_size: int | None = None  # of the combination that this is a part of
     supports_bidirectional = True  # whether an encoder can use the encoding
     scales_queries = False  # whether `rotate` only scales queries: combines with others
@@ -104,6 +131,8 @@ class Encoding(nn.Module):
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
+        if "embed" in vars(cls):
+            cls.embed = _note_call(cls.embed)
         ENCODINGS.update(dict.fromkeys(cls.names, cls))
 
     def __init__(self, heads: int, channels: int, block_size: int):

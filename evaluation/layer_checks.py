@@ -40,7 +40,7 @@ def make_encoding(
     if not causal and not supports_bidirectional(spec):
         raise NotApplicable("supports_bidirectional = False")
     torch.manual_seed(0)
-    encoding = pe_spec.build(spec, heads, width, 64, layers=1, causal=causal)[0]
+    encoding = pe_spec.build(spec, heads, width, 64, 1, causal, managed=True)[0]
     drawn = [parameter.normal_(std=std).clone() for parameter in encoding.parameters()]
     # Clamp by reflection, not onto a bound, where formulas may have a
     # kink.

@@ -1,13 +1,19 @@
 """examples/own_model.py: it trains, every encoding acts in it, and its KV cache is exact."""
 
+import re
+import shutil
+import subprocess
+import sys
+
 import pytest
 import torch
-from conftest import NAMES, TINY
+from conftest import NAMES, ROOT, TINY
 from test_docs import python_code
 
 import more_encodings  # noqa: F401
 import pe_spec
 import train_gpt
+from errors import InputError
 from examples import own_model
 
 
@@ -59,17 +65,100 @@ def test_training_lowers_the_loss_and_clamps_parameters():
 
 
 def test_gates_are_initialized_as_in_gpt():
-    model = own_model.Model("cable")
-    optimizer = torch.optim.AdamW(model.parameters())
-    pe_spec.prepare(model.posenc, optimizer)
-    for gate in (model.posenc[0].step, model.posenc[1].weight):
+    posenc = own_model.Model("cable").posenc
+    for gate in (posenc[0].step, posenc[1].weight):
         assert gate.weight.std().item() == pytest.approx(0.02, rel=0.2)
         assert not gate.bias.any()
 
 
+def test_preparing_a_loaded_model_keeps_its_parameters():
+    posenc = own_model.Model("cable").posenc
+    before = posenc[0].step.weight.clone()
+    pe_spec.prepare(posenc, torch.optim.SGD(posenc.parameters()))
+    assert posenc[0].step.weight.equal(before)
+
+
+@pytest.mark.parametrize("pe", ["learnable", "sinusoidal", "learnable+cable"])
+def test_a_model_that_never_embeds_is_refused(pe):
+    model = random_model(pe)
+    x = model.tokens(tokens(20))
+    context = torch.arange(20)[None], model.posenc[1], None
+    with pytest.raises(InputError, match=r"call x = posenc\[0\].embed"):
+        model.blocks[1](x, *context)
+    model.posenc[0].embed(x, context[0])
+    model.blocks[1](x, *context)
+
+
+def test_a_model_that_never_attends_is_refused(monkeypatch):
+    def attend(encoding, x, q, k, v, pos, cache):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    monkeypatch.setattr(own_model.attention, "attend", attend)
+    with pytest.raises(InputError, match="call attention.attend instead"):
+        own_model.train(own_model.Model("rope"), torch.arange(200), 1)
+
+
+@pytest.mark.parametrize("pe", ["kerple", "rope+kerple", "cable"])
+def test_bounded_parameters_need_an_optimizer_that_clamps(pe):
+    model = own_model.Model(pe)
+    model.eval()(tokens(20))
+    model.train()
+    if pe == "cable":
+        model(tokens(20))
+    else:
+        with pytest.raises(InputError, match="call pe_spec.prepare"):
+            model(tokens(20))
+
+
+def test_keys_of_a_cache_of_the_models_own_are_refused():
+    encoding = own_model.Model("cable").posenc[0]
+    x, k = torch.randn(1, 1, own_model.WIDTH), torch.randn(1, own_model.HEADS, 9, 16)
+    with pytest.raises(InputError, match="earlier tokens as a kv_cache.LayerCache"):
+        own_model.attention.attend(encoding, x, k[:, :, :1], k, k, torch.tensor([[8]]))
+
+
+def test_the_checks_compile_no_layer_again():
+    model = own_model.Model("kerple")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    pe_spec.prepare(model.posenc, optimizer)
+    graphs = []
+    for block in model.blocks:
+        block.compile(backend=lambda graph, _: graphs.append(graph) or graph.forward)
+    counts = []
+    for _ in range(3):
+        model(tokens(20)).mean().backward()
+        optimizer.step()
+        counts.append(len(graphs))
+    assert 0 < counts[0] == counts[2]
+
+
+@pytest.mark.parametrize("pe", ["learnable", "rope+cable"])
+def test_the_files_to_copy_are_enough(pe, tmp_path):
+    """The files that docs/own_model.md says to copy, in a folder without others."""
+    page = (ROOT / "docs/own_model.md").read_text()
+    copied = re.search(r"^cp -r (.*) \S+$", page, re.MULTILINE)[1].split()
+    optional = re.findall(r"^\| `(\w+(?:\.py|/))`", page, re.MULTILINE)
+    assert "kv_cache.py" in optional
+    for name in copied + (["more_encodings/"] if "+" in pe else []):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    code = f"""
+import torch, attention, pe_spec
+posenc = pe_spec.build("{pe}", 2, 8, 16, layers=2)
+pe_spec.prepare(posenc, torch.optim.SGD(posenc.parameters()))
+pos = torch.arange(6)[None]
+x = posenc[0].embed(torch.randn(1, 6, 8), pos)
+q, k, v = torch.randn(3, 1, 2, 6, 4)
+print(attention.attend(posenc[1], x, q, k, v, pos).shape)
+"""
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "[1, 2, 6, 4]" in result.stdout, result.stderr
+
+
 def test_logits_of_a_run(data_dir, tmp_path, monkeypatch):
     """The block of docs/own_model.md that loads a run."""
-    out_dir = tmp_path / "runs" / "cable"
+    out_dir = tmp_path / "runs" / "quickstart" / "cable"
     train_gpt.main([*TINY, "--data", str(data_dir), "--out_dir", str(out_dir)])
     monkeypatch.chdir(tmp_path)
     scope = {}
