@@ -60,6 +60,7 @@ PathName = Literal[
     "auto", "sdpa", "sdpa/flash", "sdpa/cudnn", "sdpa/efficient", "triton", "flex", "dense"
 ]
 GPU_PATHS = {"sdpa/cudnn", "sdpa/efficient", "flex"}  # without gradients on a CPU
+NONDETERMINISTIC = {"sdpa/cudnn", "flex"}  # gradients are sums in any order
 CUDNN_VERSION = 91501  # 9.15.1, the oldest one that `auto` takes
 CHUNK_ELEMENTS = 2**23  # logits in one chunk of the dense path on a CPU: 32 MB in float32
 FULL_ROW_FACTOR = 4  # numbers held per logit by encodings that act on full rows
@@ -664,18 +665,22 @@ def choose_path(
     """Return the attention path of a layer: `name`, or the first one of its row for "auto".
 
     device  use        encoding        paths
-    cpu     both       all             batched (short texts; sdpa computes the others)
+    cpu     both       all             batched (short texts; sdpa computes the others), sdpa
     cuda    training   rotation only   sdpa/cudnn (see `_prefers_cudnn`), sdpa, triton, flex
                        others          triton (its head dimensions), sdpa, flex
             inference  all             sdpa, triton
     all     both       those left      dense
 
-    dtype: of queries and keys; head_dim: D. deterministic: without flex and sdpa/cudnn.
+    dtype: of queries and keys; head_dim: D. deterministic: without NONDETERMINISTIC.
     Raises InputError if the named path cannot compute the encoding here.
     """
     if name != "auto":
         if training and device.type == "cpu" and name in GPU_PATHS:
             raise InputError(f"attention {name} needs a GPU: use auto, sdpa or dense")
+        if deterministic and name in NONDETERMINISTIC:
+            raise InputError(
+                f"attention {name} is not deterministic: use auto, sdpa or dense"
+            )
         path = get_path(name)
         if reason := path.reason_against(encoding):
             raise InputError(
@@ -685,22 +690,19 @@ def choose_path(
         return path
     rotates_only = encoding.has("rotate") and not encoding.has("bias")
     if device.type == "cpu":
-        names = ["batched"]
+        names = ["batched", "sdpa"]
     elif not training:
         names = ["sdpa", "triton"]
+    elif rotates_only:
+        names = ["sdpa/cudnn", "sdpa", "triton", "flex"]
     else:
-        names = ["sdpa", "triton"] if rotates_only else ["triton", "sdpa"]
-        if (
-            rotates_only
-            and not deterministic
-            and _prefers_cudnn(encoding, device, dtype, head_dim)
-        ):
-            names.insert(0, "sdpa/cudnn")
-        # Triton compiles FlexAttention, whose gradients use atomic additions.
-        if not deterministic and find_spec("triton") is not None:
-            names.append("flex")
-    for candidate in names:
-        path = get_path(candidate)
+        names = ["triton", "sdpa", "flex"]
+    left_out = {*NONDETERMINISTIC} if deterministic else set()
+    if "sdpa/cudnn" in names and not _prefers_cudnn(encoding, device, dtype, head_dim):
+        left_out.add("sdpa/cudnn")
+    if find_spec("triton") is None:  # it compiles FlexAttention
+        left_out.add("flex")
+    for path in (get_path(candidate) for candidate in names if candidate not in left_out):
         if head_dim in path.head_dims and path.reason_against(encoding) is None:
             return path
     return DENSE

@@ -154,6 +154,8 @@ def test_cudnn_is_left_out_where_it_is_wrong_or_missing(device, gpu):
 
 def test_deterministic_trainings_and_named_paths():
     assert paths_of(make("kerple+cable", GPU, deterministic=True)[0]) == "dense"
+    with pytest.raises(InputError, match="attention flex is not deterministic"):
+        make("kerple", GPU, attention="flex", deterministic=True)
     model, config = make(device=GPU, attention="dense")
     assert paths_of(model) == "dense"
     assert not settings.checks_paths(config, GPU)
