@@ -13,7 +13,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -184,7 +184,7 @@ def differing_from(paper: Printed, column: Column) -> set[str]:
     from training.settings import record_defaults  # late: PyTorch takes seconds
 
     differing = set()
-    length = paper.lengths.get(paper.name_of(column.pe), paper.trained_at or "")
+    length: Any = paper.lengths.get(paper.name_of(column.pe), paper.trained_at or "")
     theirs = paper.settings | {"size": paper.size, "dataset": paper.dataset}
     theirs |= {"tokenizer": "gpt2", "block_size": length}
     if "cache_window" in theirs:
@@ -342,9 +342,10 @@ def training_length_cells(
     for row, scale in itertools.product(paper.rows, SCALES):
         names, quantity = (row["encoding"], row["baseline"]), row["quantity"]
         lengths = int(row["trained_at"]) // scale, int(row["baseline_trained_at"]) // scale
-        runs = [*map(by_training.get, zip(names, lengths, strict=True))]
-        if None in runs:
+        pairs = [*zip(names, lengths, strict=True)]
+        if not by_training.keys() >= {*pairs}:
             continue
+        runs = [by_training[pair] for pair in pairs]
         first = runs[0].records[0]
         theirs = {("block_size", 1), ("size", row["size"]), ("dataset", row["dataset"])}
         ours = (
