@@ -241,7 +241,7 @@ def _read_values(path: str) -> dict:
     """Return the mapping in a YAML file."""
     known = Path("configs") / f"{Path(path).stem}.yaml"
     remedy = f"did you mean {known}?" if known.is_file() else "use another file"
-    with refusing(f"--config {path} cannot be read", remedy, OSError):
+    with refusing(f"--config {path}{working_folder_of(path)} cannot be read", remedy, OSError):
         content = Path(path).read_bytes()
     with refusing(f"--config {path} is not YAML", "fix the file"):
         values = yaml.load(content, _Loader)
