@@ -16,19 +16,16 @@ computes softmax(q k^T * scale + bias) v. Paths are its implementations:
             sliding windows, padding, fixed shapes and small biases. On a GPU
             this rounds the bias to the dtype of q.
 
-`get_path` imports the others when they are used: "batched"
-(attention_cpu), "triton" and "flex" (triton_attention). A user's setting
-(`PathName`) can be neither "batched", which is auto's, nor "masked",
-which `select_path` takes for single calls.
+`get_path` imports the others when they are used: "batched" (attention_cpu), "triton" and "flex"
+(triton_attention). A user's setting (`PathName`) can be neither "batched", which is auto's, nor
+"masked", which `select_path` takes for single calls.
 
-Precision of the sdpa path in bf16, whose numbers near 700 are 4 apart:
-each appended number is split into two bf16 parts, and each product of
-parts except the smallest gets its own columns. A term that is constant
-along a row (w = 1) cancels in the softmax, but is kept in training,
-because the gradients of a row's logits do not sum to exactly zero.
-Without gradients its columns hold a third part, which long texts need.
-The kernel still rounds the gradient of each token's S to bf16; gradients
-of the gates are sums of those.
+Precision of the sdpa path in bf16, whose numbers near 700 are 4 apart: each appended number is
+split into two bf16 parts, and each product of parts except the smallest gets its own columns. A
+term that is constant along a row (w = 1) cancels in the softmax, but is kept in training, because
+the gradients of a row's logits do not sum to exactly zero. Without gradients its columns hold a
+third part, which long texts need. The kernel still rounds the gradient of each token's S to bf16;
+gradients of the gates are sums of those.
 
 Legend: B batch, H heads, T queries, S keys, D head dimension.
 """
@@ -109,12 +106,10 @@ def accept(encoding: Encoding) -> None:
 class Path:
     """An implementation of attention; each layer has one.
 
-    compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv): as
-    `biased_attention`.
+    compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv): as `biased_attention`.
     reason_against(encoding): why the path cannot compute it here, or None.
     takes_padding: whether it computes padded texts of encodings without a bias.
-    fits(q, k, mask_spec): whether it computes a call, or else a general
-    path.
+    fits(q, k, mask_spec): whether it computes a call, or else a general path.
     head_dims: head dimensions for which `auto` takes it.
     """
 
@@ -141,8 +136,7 @@ def make_mask_spec(
 def attention_mask(q: Tensor, k: Tensor, mask_spec: MaskSpec) -> Tensor:
     """Return the attention mask, True where a query attends to a key.
 
-    q (B, H, T, D), k (B, H, S, D) -> (T, S) bool, or (B, 1, T, S) with
-    lengths.
+    q (B, H, T, D), k (B, H, S, D) -> (T, S) bool, or (B, 1, T, S) with lengths.
     """
     i, j = _token_indices(q, k, mask_spec)
     mask = i >= j if mask_spec.causal else (i >= 0).expand(-1, len(j))
@@ -184,14 +178,14 @@ def attend(
 ) -> Tensor:
     """Compute a layer's attention, as F.scaled_dot_product_attention, with its encoding.
 
-    q (B, H, T, D), k, v (B, G, T, D) -> (B, H, T, D), dtype of q. G divides H: consecutive
-    heads share keys and values.
+    q (B, H, T, D), k, v (B, G, T, D) -> (B, H, T, D), dtype of q. G divides H: consecutive heads
+    share keys and values.
 
     x: (B, T, C), the layer's normalized input. pos: (B|1, T) int64, positions of the tokens.
-    path: of the layer, from `choose_path`; None: that of "auto". cache: the LayerCache with
-    the earlier tokens, which is extended. lengths: (B,) int64, tokens of each text, for
-    padded batches of encoders. scale: of q k^T; None: 1 / sqrt(D). packed_qkv: (B, T, 3 H D),
-    of which q, k and v are views, with H = G; the Triton kernels return one gradient for it.
+    path: of the layer, from `choose_path`; None: that of "auto". cache: the LayerCache with the
+    earlier tokens, which is extended. lengths: (B,) int64, tokens of each text, for padded batches
+    of encoders. scale: of q k^T; None: 1 / sqrt(D). packed_qkv: (B, T, 3 H D), of which q, k and v
+    are views, with H = G; the Triton kernels return one gradient for it.
     """
     if encoding.calls is not None:
         _check_calls(encoding)
@@ -260,10 +254,10 @@ def biased_attention(
 ) -> Tensor:
     """Compute attention with given features by a path.
 
-    q (B, H, T, D), k (B, G, S, D), v (B, G, S, E) -> (B, H, T, E), dtype of q. E is D,
-    unless the encoding changes the width of q and k. path: from `choose_path` for whole
-    texts without padding, else from `select_path`. mask_spec: None: the encoding's. The
-    arithmetic has the dtype of k and v (KV cache on a CPU).
+    q (B, H, T, D), k (B, G, S, D), v (B, G, S, E) -> (B, H, T, E), dtype of q. E is D, unless the
+    encoding changes the width of q and k. path: from `choose_path` for whole texts without padding,
+    else from `select_path`. mask_spec: None: the encoding's. The arithmetic has the dtype of k and
+    v (KV cache on a CPU).
     """
     mask_spec = mask_spec or make_mask_spec(bias_inputs.encoding)
     with torch.autocast(q.device.type, enabled=False):  # biases and softmax need float32
@@ -276,9 +270,8 @@ def select_path(
 ) -> Path:
     """Return the path of one call of a layer that has `path`.
 
-    In training it is `path`, if it fits and there is no padding; for
-    inference MASKED, if `path` does not know the mask, or the bias is
-    small.
+    In training it is `path`, if it fits and there is no padding; for inference MASKED, if `path`
+    does not know the mask, or the bias is small.
     """
     encoding, q_features, k_features = bias_inputs
     if path.fits is not None and not path.fits(q, k, mask_spec):
@@ -426,8 +419,8 @@ def bias_matrix(
 ) -> Tensor:
     """Return the bias of `queries` tokens from index `query_offset` on.
 
-    -> (B|1, H|1, T, S), dtype of the features, later keys included. A
-    bias of the distance is computed once for each distance.
+    -> (B|1, H|1, T, S), dtype of the features, later keys included. A bias of the distance is
+    computed once for each distance.
     """
     encoding, q_features, k_features = bias_inputs
     h = torch.arange(heads, device=k_features[0].device)
@@ -441,8 +434,7 @@ def bias_matrix(
     # of running features there are fewer
     keys = max(feature.size(2) for feature in k_features)
     last_query = query_offset + queries - 1
-    # Distances of the last query, then those that only earlier queries
-    # have.
+    # Distances of the last query, then those that only earlier queries have.
     d = last_query - torch.arange(keys + queries - 1, device=h.device)
     d = d.clamp(min=0) if encoding.causal else d
     line = encoding.distance_bias(d.to(k_features[0].dtype), h[:, None])
@@ -502,8 +494,8 @@ def sdpa(
     """Compute attention without a bias by the fused kernel.
 
     q (B, H, T, D), k (B, H, S, D), v (B, H, S, E) -> (B, H, T, E).
-    backend: None: PyTorch selects it. What a given one does not support is an error with
-    gradients; without, other kernels compute it, as bias columns in three parts widen q.
+    backend: None: PyTorch selects it. What a given one does not support is an error with gradients;
+    without, other kernels compute it, as bias columns in three parts widen q.
     """
     if backend is not None:
         others = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -514,8 +506,7 @@ def sdpa(
     padding = mask_spec.lengths is not None
     if not padding and (q.size(2) == k.size(2) or not causal):
         return _scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
-    # is_causal aligns to the upper left: fewer queries than keys need a
-    # mask.
+    # is_causal aligns to the upper left: fewer queries than keys need a mask.
     mask = attention_mask(q, k, mask_spec) if padding or q.size(2) > 1 else None
     return _scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
@@ -621,8 +612,8 @@ MASKED = Path("masked", _masked)
 def get_path(name: str) -> Path:
     """Return the path with this name; imports the folder that computes it.
 
-    Raises InputError for an unknown name. A path whose folder is missing has a reason
-    against every encoding.
+    Raises InputError for an unknown name. A path whose folder is missing has a reason against every
+    encoding.
     """
     if name in PATHS:
         return PATHS[name]
@@ -630,9 +621,7 @@ def get_path(name: str) -> Path:
         if name == "batched":
             import attention_cpu as cpu
 
-            path = Path(
-                name, cpu.compute, reason_against_sdpa, takes_padding=True, fits=cpu.fits
-            )
+            path = Path(name, cpu.compute, reason_against_sdpa, takes_padding=True, fits=cpu.fits)
         elif name == "triton":
             import triton_attention as kernels
 
@@ -671,16 +660,14 @@ def choose_path(
             inference  all             sdpa, triton
     all     both       those left      dense
 
-    dtype: of queries and keys; head_dim: D. deterministic: without NONDETERMINISTIC.
-    Raises InputError if the named path cannot compute the encoding here.
+    dtype: of queries and keys; head_dim: D. deterministic: without NONDETERMINISTIC. Raises
+    InputError if the named path cannot compute the encoding here.
     """
     if name != "auto":
         if training and device.type == "cpu" and name in GPU_PATHS:
             raise InputError(f"attention {name} needs a GPU: use auto, sdpa or dense")
         if deterministic and name in NONDETERMINISTIC:
-            raise InputError(
-                f"attention {name} is not deterministic: use auto, sdpa or dense"
-            )
+            raise InputError(f"attention {name} is not deterministic: use auto, sdpa or dense")
         path = get_path(name)
         if reason := path.reason_against(encoding):
             raise InputError(
@@ -708,13 +695,11 @@ def choose_path(
     return DENSE
 
 
-def _prefers_cudnn(
-    encoding, device: torch.device, dtype: torch.dtype, head_dim: int
-) -> bool:
+def _prefers_cudnn(encoding, device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
     """Return whether cuDNN's kernel computes a rotation right, and the fastest on an H100.
 
-    Before 9.15.1 it reads out of bounds at lengths that 128 does not divide. AMD's GPUs
-    report capability 9, too.
+    Before 9.15.1 it reads out of bounds at lengths that 128 does not divide. AMD's GPUs report
+    capability 9, too.
     """
     if torch.version.hip or torch.cuda.get_device_capability(device)[0] != 9:
         return False

@@ -1,11 +1,9 @@
 """Attention on CPUs: batched matrix products, the attention path "batched".
 
 `auto` takes it on a CPU instead of "sdpa". It computes whole texts of at most BATCHED_TOKENS
-tokens, faster than PyTorch's fused kernel; "sdpa" computes longer texts
-and cached tokens.
+tokens, faster than PyTorch's fused kernel; "sdpa" computes longer texts and cached tokens.
 
-Legend: B batch, H heads, T tokens, D head dimension, N texts and heads,
-R products of the bias.
+Legend: B batch, H heads, T tokens, D head dimension, N texts and heads, R products of the bias.
 """
 
 import torch
@@ -13,8 +11,8 @@ from torch import Tensor
 
 from operators.elementary import expand_columns, register, repeat_heads
 
-# Limits of calls: tokens, and logits (results/bench/attention.jsonl); of
-# blocks: queries, and logits per thread, which fit into the cache.
+# Limits of calls: tokens, and logits (results/bench/attention.jsonl); of blocks: queries, and
+# logits per thread, which fit into the cache.
 BATCHED_TOKENS = 1024
 BATCHED_LOGITS = 2**26
 BATCHED_ROWS = 128
@@ -43,8 +41,8 @@ def batched_products(
 ) -> Tensor:
     """Compute attention with the bias sum_r u_r[i] w_r[j] by batched products.
 
-    q, k (B, H, T, D), v (B, H, T, E) -> (B, H, T, E). factors: pairs
-    (u, w), see posenc.py. Logits, softmax and bias are float32.
+    q, k (B, H, T, D), v (B, H, T, E) -> (B, H, T, E). factors: pairs (u, w), see posenc.py. Logits,
+    softmax and bias are float32.
     """
     B, H, T, _ = q.shape
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -57,14 +55,12 @@ def batched_products(
     gradients = torch.is_grad_enabled()
     bias_learns = gradients and (u.requires_grad or w.requires_grad)
     inputs = (x.flatten(0, 1) for x in (q, k, v, u, w))
-    y, _ = torch.ops.posenc.batched_attention(
-        *inputs, scale, causal, gradients, bias_learns
-    )
+    y, _ = torch.ops.posenc.batched_attention(*inputs, scale, causal, gradients, bias_learns)
     return y.view(v.shape)
 
 
-# q, k (N, T, D), v (N, T, E), u, w (N, T, R) -> (N, T, E). An operator,
-# because torch.compile would unroll its loop.
+# q, k (N, T, D), v (N, T, E), u, w (N, T, R) -> (N, T, E). An operator, because torch.compile would
+# unroll its loop.
 def _batched_attention(q, k, v, u, w, scale, causal, gradients, bias_learns):
     """Return softmax(q k^T * scale + u w^T) v and all blocks' weights, for backward."""
     y, saved = _batched_attention_fake(q, k, v, u, w, scale, causal, gradients, bias_learns)
@@ -99,8 +95,7 @@ def _batched_attention_backward(dy, q, k, v, u, w, saved, scale, causal, bias_le
     dq = torch.empty_like(q, memory_format=torch.contiguous_format)
     dk, dv, du, dw = (x.new_zeros(x.shape, dtype=u.dtype) for x in (k, v, u, w))
     with torch.autocast("cpu", enabled=False):
-        # The bias's gradients are sums along the text, which need
-        # float32.
+        # The bias's gradients are sums along the text, which need float32.
         wide_dy, wide_v = (x.to(u.dtype) if bias_learns else x for x in (dy, v))
         for texts, queries, keys, block in _blocks(q, causal):
             d_weights = wide_dy[texts, queries] @ wide_v[texts, keys].mT

@@ -84,13 +84,8 @@ class Config:
             problems.append(f"name a benchmark: {', '.join(known)}")
         if "compare" in self.what and (len(self.what) > 1 or "," in self.context):
             problems.append("compare runs alone, at one context: remove the others")
-        if (
-            not re.fullmatch(r"\d{1,9}(,\d{1,9})*", self.context)
-            or min(self.contexts()) < 2
-        ):
-            problems.append(
-                f"context '{self.context}': pass lengths above 1, as in 512,1024"
-            )
+        if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", self.context) or min(self.contexts()) < 2:
+            problems.append(f"context '{self.context}': pass lengths above 1, as in 512,1024")
         for pe in self.names():
             try:
                 GPTConfig(size=self.model, pe=pe)
@@ -134,9 +129,7 @@ def main(argv=None):
         job_report.append(records=[config.out])
 
 
-def measure(
-    name: str, config: Config, device: torch.device, dtype: torch.dtype
-) -> Iterator[dict]:
+def measure(name: str, config: Config, device: torch.device, dtype: torch.dtype) -> Iterator[dict]:
     """Yield the result of a benchmark after each encoding, or row of the comparison."""
     compiles = device.type == "cuda" and name in ("train", "attention")  # as in training
     result: dict = {
@@ -195,9 +188,7 @@ def measure_encodings(
         try:
             cases = build_cases(name, setting, group)
             if cases:
-                prepare = {
-                    key: case.prepare for key, case in {**companions, **cases}.items()
-                }
+                prepare = {key: case.prepare for key, case in {**companions, **cases}.items()}
                 seconds = interleave(prepare, config.repeats, device, label, clock)
                 for key, case in cases.items():
                     entries[key] = make_entry(key, case, seconds, peak)
@@ -211,9 +202,7 @@ def measure_encodings(
             print_fastest_paths(cases, entries, label)
             for pe in set(group) - cases.keys() if cases else ():
                 del entries[pe]  # measured by the Triton kernels only
-            companions = companions or {
-                key: cases[key] for key in COMPANIONS if key in cases
-            }
+            companions = companions or {key: cases[key] for key in COMPANIONS if key in cases}
         yield
 
 
@@ -226,9 +215,7 @@ def print_fastest_paths(cases: dict[str, BenchmarkCase], entries: dict, label: s
     for pe, names in paths.items():
         key = max(names, key=lambda key: entries[key]["tokens_per_second"])
         path = names[key].replace("batched", "auto")  # which a CPU takes by itself
-        print(
-            f"{label}: for {pe} pass --attention {path}, error {entries[key]['error']:.1g}"
-        )
+        print(f"{label}: for {pe} pass --attention {path}, error {entries[key]['error']:.1g}")
 
 
 if __name__ == "__main__":

@@ -131,8 +131,7 @@ def run_check(name: str, spec: str) -> Result:
 def measure(name: str, spec: str) -> Measurement | None:
     """Run all cases of a check; return the measurement closest to its bound.
 
-    Raises CheckFailed, NotApplicable to all cases, or the encoding's
-    error.
+    Raises CheckFailed, NotApplicable to all cases, or the encoding's error.
     """
     check = CHECKS[name]
     specs = [spec]

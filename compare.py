@@ -48,8 +48,8 @@ class Config:
     records: list[str] = setting([], positional=True)
     """JSON records of eval_extrapolation.py"""
     may_differ: str = ""
-    """settings that were tuned for each run, or are the subject of the
-    comparison, as in lr,block_size"""
+    """settings that were tuned for each run, or are the subject of the comparison, as in
+    lr,block_size"""
 
 
 def main(argv=None):
@@ -96,8 +96,7 @@ def compare_at(length: int, first: Column, *others: Column) -> list[dict[str, st
             if test := paired_test(*by_seed):
                 p = f"{test.p:.2g}{test.mark}"
         ours, theirs = (
-            mean_and_deviation([values[seed] for seed in shared or values])
-            for values in by_seed
+            mean_and_deviation([values[seed] for seed in shared or values]) for values in by_seed
         )
         row = {"context": f"{length:,}", first.label: ours, "other": other.label}
         rows.append(row | {"perplexity": theirs, "ratio (95% interval)": text, "p": p})

@@ -5,8 +5,8 @@
     sampler = Sampler(len(train), seed=1)
     inputs, targets = train.batch(sampler.take(16))  # (16, 256) int64 each
 
-`micro_batches` yields the batches of one rank; `prefetch` reads them ahead.
-docs/data.md describes the files of a data set, text_data/shards.py writes them.
+`micro_batches` yields the batches of one rank; `prefetch` reads them ahead. docs/data.md describes
+the files of a data set, text_data/shards.py writes them.
 """
 
 import hashlib
@@ -36,9 +36,8 @@ VOCABULARY_MULTIPLE = 64  # embeddings are padded to a multiple of this, for ten
 class ShardEntry(TypedDict):
     """A shard's entry in meta.json.
 
-    next: the document and its token that follow the shard. mark: of a
-    streamed source, the document, file and row from which the next
-    shard can be read.
+    next: the document and its token that follow the shard. mark: of a streamed source, the
+    document, file and row from which the next shard can be read.
     """
 
     file: Name
@@ -74,9 +73,8 @@ def read_meta(folder: str | Path, remedy: str) -> dict:
 class TokenFile:
     """The tokens of a shard, read when used: (n,) uint16 or uint32.
 
-    tokens, sha256: of meta.json, compared with the file. Raises
-    InputError for a file that is missing, is no shard, or has changed;
-    remedy: what its line ends with.
+    tokens, sha256: of meta.json, compared with the file. Raises InputError for a file that is
+    missing, is no shard, or has changed; remedy: what its line ends with.
     """
 
     def __init__(
@@ -123,8 +121,7 @@ class TokenFile:
     def __getitem__(self, part: slice) -> np.ndarray:
         """Return tokens; safe in threads. Raises InputError if they are gone.
 
-        A memory map would end the process (SIGBUS) if the file is
-        truncated.
+        A memory map would end the process (SIGBUS) if the file is truncated.
         """
         start, stop, step = part.indices(self.length)
         count = max(0, stop - start)
@@ -145,12 +142,12 @@ class TokenFile:
 class Shards:
     """The shards of one split, opened after headers and sizes are checked.
 
-    verify: compare them with their SHA-256 in meta.json: "always",
-    "never", or "auto", which does up to AUTO_VERIFY_TOKENS in all.
+    verify: compare them with their SHA-256 in meta.json: "always", "never", or "auto", which does
+    up to AUTO_VERIFY_TOKENS in all.
 
-    Attributes: tokens (one TokenFile per shard), total (of tokens),
-    vocab_size, tokenizer, meta (of meta.json), sha256 (over the shards'
-    hashes). Raises InputError with a line per missing or changed shard.
+    Attributes: tokens (one TokenFile per shard), total (of tokens), vocab_size, tokenizer, meta (of
+    meta.json), sha256 (over the shards' hashes). Raises InputError with a line per missing or
+    changed shard.
     """
 
     def __init__(self, folder: str | Path, split: str, verify: str = "auto"):
@@ -164,9 +161,7 @@ class Shards:
         if not self.meta["complete"]:
             raise InputError(f"preparation of {folder} was interrupted: repeat its command")
         if not entries:
-            raise InputError(
-                f"{folder} has no split '{split}': choose one of {' '.join(splits)}"
-            )
+            raise InputError(f"{folder} has no split '{split}': choose one of {' '.join(splits)}")
         hashes = "".join(entry["sha256"] for entry in entries)
         self.sha256 = hashlib.sha256(hashes.encode()).hexdigest()
         self.total = sum(entry["tokens"] for entry in entries)
@@ -192,13 +187,11 @@ class Shards:
 class Windows:
     """Windows of length + 1 tokens, `length` apart, none across two shards.
 
-    A shard's first token and its remainder are never targets, the
-    others once. Raises InputError if no window fits.
+    A shard's first token and its remainder are never targets, the others once. Raises InputError if
+    no window fits.
     """
 
-    counts_correct = (
-        False  # whether a validation reports the fraction of correct predictions
-    )
+    counts_correct = False  # whether a validation reports the fraction of correct predictions
 
     def __init__(self, shards: Shards, length: int):
         self.shards = shards
@@ -254,17 +247,15 @@ class MaskedWindows(Windows):
 def read_windows(shards: Shards, positions, length: int) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of windows, two (n, length) int64 tensors.
 
-    positions: n pairs (shard, offset of the first token). Raises
-    InputError for a token outside the vocabulary.
+    positions: n pairs (shard, offset of the first token). Raises InputError for a token outside the
+    vocabulary.
     """
     rows = []
     for shard, offset in positions:
         row = shards.tokens[shard][offset : offset + length + 1].astype(np.int64)
         if row.max() >= shards.vocab_size:
             bad = int((row >= shards.vocab_size).argmax())
-            where = (
-                f"{shards.tokens[shard].path}: token {row[bad]} at offset {offset + bad}"
-            )
+            where = f"{shards.tokens[shard].path}: token {row[bad]} at offset {offset + bad}"
             raise InputError(
                 f"{where} is outside the vocabulary of {shards.vocab_size}: prepare the data again"
             )
@@ -283,11 +274,9 @@ def read_masked_windows(
 ) -> tuple[Tensor, ...]:
     """Return inputs (n, length), targets and masked positions (n, t), int64.
 
-    Of t = masked_count(length, rate) random tokens per window, 80%
-    become <|mask|> (the first id after the vocabulary), 10% a random
-    token, 10% stay (Devlin et al. 2019, section 3.1). They depend only
-    on mask_seed and the window's position. Other arguments and errors:
-    `read_windows`.
+    Of t = masked_count(length, rate) random tokens per window, 80% become <|mask|> (the first id
+    after the vocabulary), 10% a random token, 10% stay (Devlin et al. 2019, section 3.1). They
+    depend only on mask_seed and the window's position. Other arguments and errors: `read_windows`.
     """
     positions = list(positions)
     tokens, _ = read_windows(shards, positions, length)
@@ -298,9 +287,7 @@ def read_masked_windows(
         chosen = np.sort(generator.permutation(length)[: masked_count(length, rate)])
         kinds = generator.random(len(chosen))
         random_tokens = generator.integers(shards.vocab_size, size=len(chosen))
-        replaced = np.where(
-            kinds < 0.9, random_tokens, row[chosen]
-        )  # from 0.9 on they stay
+        replaced = np.where(kinds < 0.9, random_tokens, row[chosen])  # from 0.9 on they stay
         row[chosen] = np.where(kinds < 0.8, shards.vocab_size, replaced)
         chosen_by_row.append(chosen)
     masked_positions = torch.from_numpy(np.stack(chosen_by_row))
@@ -311,8 +298,8 @@ def read_masked_windows(
 class Sampler:
     """The order of training: a permutation of all windows per (seed, epoch).
 
-    Its state is `epoch` and `index` in it. Raises InputError for an
-    index that the data does not have.
+    Its state is `epoch` and `index` in it. Raises InputError for an index that the data does not
+    have.
     """
 
     def __init__(self, windows: int, seed: int, epoch: int = 0, index: int = 0):
@@ -356,9 +343,8 @@ def micro_batches(
 ):
     """Yield the micro-batches of one rank, without end.
 
-    A step takes the sampler's next `sequences` windows, each rank an
-    equal, contiguous part. Yields (window numbers, *tensors of
-    `windows.batch`, sampler state after the step as {"epoch": int,
+    A step takes the sampler's next `sequences` windows, each rank an equal, contiguous part. Yields
+    (window numbers, *tensors of `windows.batch`, sampler state after the step as {"epoch": int,
     "index": int}).
     """
     per_rank = sequences // world_size
@@ -371,16 +357,14 @@ def micro_batches(
             yield chunk, *windows.batch(chunk, seed), state
 
 
-def prefetch(
-    batches, device: torch.device, depth: int = 2
-) -> Generator[list[Any], None, None]:
+def prefetch(batches, device: torch.device, depth: int = 2) -> Generator[list[Any], None, None]:
     """Yield `batches` with tensors on `device`, read `depth` ahead by a thread."""
 
     def read_next():
         item = next(batches)
         if device.type == "cuda":
-            # Inputs and targets are strided views; PyTorch copies only contiguous pinned
-            # memory without waiting for the device.
+            # Inputs and targets are strided views; PyTorch copies only contiguous pinned memory
+            # without waiting for the device.
             item = [x.contiguous().pin_memory() if torch.is_tensor(x) else x for x in item]
         return item
 
@@ -390,10 +374,7 @@ def prefetch(
             while True:
                 item = waiting.popleft().result()
                 waiting.append(thread.submit(read_next))
-                yield [
-                    x.to(device, non_blocking=True) if torch.is_tensor(x) else x
-                    for x in item
-                ]
+                yield [x.to(device, non_blocking=True) if torch.is_tensor(x) else x for x in item]
         finally:
             for future in waiting:
                 future.cancel()

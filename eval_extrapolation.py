@@ -91,9 +91,8 @@ class Text:
     shards: Shards
     config: Config
     protocol: dict  # of the record; "mask_rate": fraction of masked tokens, of encoders
-    # Stretches of text on which all lengths are evaluated: shard,
-    # offset of the first token, number of input tokens. Targets are one
-    # further.
+    # Stretches of text on which all lengths are evaluated: shard, offset of the first token, number
+    # of input tokens. Targets are one further.
     regions: list[tuple[int, int, int]]
 
 
@@ -179,9 +178,8 @@ def spread_regions(
 ) -> tuple[list[tuple[int, int, int]], int, int]:
     """Return regions, the number of possible starts, and that of documents.
 
-    At most `count` regions of `length` inputs, evenly spaced over
-    starts that are `step` apart in each shard or document. A document
-    begins with the end-of-text token.
+    At most `count` regions of `length` inputs, evenly spaced over starts that are `step` apart in
+    each shard or document. A document begins with the end-of-text token.
     """
     pieces = []  # shard and starts, of a shard or a document
     for shard, tokens in enumerate(shards.tokens):
@@ -210,8 +208,7 @@ def spread_regions(
 def list_windows(text: Text, length: int) -> list[Window]:
     """Return all windows in the order of the text, of at most `length` inputs.
 
-    A stride is that of Hugging Face's guide "Perplexity of fixed-length
-    models", in each region.
+    A stride is that of Hugging Face's guide "Perplexity of fixed-length models", in each region.
     """
     targets = text.protocol["targets"]
     mask_rate = text.protocol.get("mask_rate")
@@ -222,9 +219,8 @@ def list_windows(text: Text, length: int) -> list[Window]:
             offset = inputs - length
             windows.append(Window(shard, first + offset, length, targets, offset))
             continue
-        # The first window ends `stride` tokens into the region, if the
-        # shard has enough before it. Predictions before the region do
-        # not count.
+        # The first window ends `stride` tokens into the region, if the shard has enough before it.
+        # Predictions before the region do not count.
         start, counted_to = max(0, first + stride - length), first
         while counted_to < first + inputs:
             end = min(start + length, first + inputs)
@@ -240,19 +236,16 @@ def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
     """Return the loss at a context length, in nats per token, and perplexity.
 
     loss: mean over all predictions that count, summed in float64.
-    loss_se: its standard error over blocks of windows; None for one
-    block.
-    blocks, block_tokens: mean loss and number of predictions of each
-    block. by_position, by_offset (with --within_documents): see
-    bin_positions.
+    loss_se: its standard error over blocks of windows; None for one block.
+    blocks, block_tokens: mean loss and number of predictions of each block. by_position, by_offset
+    (with --within_documents): see bin_positions.
     """
     windows = np.array(list_windows(text, length))  # (windows, 5), see Window
     counts = windows[:, 3]
     sums, curves = sum_losses(loaded, text, windows, length)
     mean = sums.sum() / counts.sum()
 
-    # Blocks of as many windows as overlap at a token are nearly
-    # independent.
+    # Blocks of as many windows as overlap at a token are nearly independent.
     overlapping = -(-length // (text.config.stride or length))
     if text.protocol["targets"]:
         overlapping = math.ceil(1 / (1 - text.protocol["overlap"]))
@@ -260,8 +253,7 @@ def measure(loaded: LoadedRun, length: int, text: Text) -> dict:
     blocks = np.array_split(np.arange(len(windows)), count)
     block_tokens = np.array([counts[block].sum() for block in blocks])
     block_means = np.array([sums[block].sum() for block in blocks]) / block_tokens
-    # Blocks may differ in their tokens: the mean is a ratio of two
-    # sums.
+    # Blocks may differ in their tokens: the mean is a ratio of two sums.
     deviations = (block_means - mean) * block_tokens / block_tokens.mean()
     return {
         "loss": float(mean),

@@ -121,9 +121,8 @@ def evaluate(loaded: runner.LoadedRun, examples: list[dict], config: Config) -> 
 def encode_pair(tokenizer, context: str, continuation: str) -> tuple[list, list]:
     """Return the tokens of a context and its continuation, as the harness does.
 
-    Spaces at the context's end belong to the continuation, whose tokens
-    are those of the whole text after as many as the context has by
-    itself.
+    Spaces at the context's end belong to the continuation, whose tokens are those of the whole text
+    after as many as the context has by itself.
     """
     tokens = tokenizer.encode(context.rstrip())
     return tokens, tokenizer.encode(context + continuation)[len(tokens) :]

@@ -99,13 +99,12 @@ def trial_sequences(
 ) -> torch.Tensor:
     """Return the sequences of some trials, (2n, distance + passage) int64.
 
-    numbers: the first window of each trial. batch: (n,) indices into
-    them. The baselines are the first n.
+    numbers: the first window of each trial. batch: (n,) indices into them. The baselines are the
+    first n.
     """
     third = len(numbers) // 3
     own, other, third_text = (  # the windows of the trials `shift` further on
-        windows.batch(numbers[(batch + shift) % len(numbers)])[0]
-        for shift in (0, third, 2 * third)
+        windows.batch(numbers[(batch + shift) % len(numbers)])[0] for shift in (0, third, 2 * third)
     )
     end = [third_text[:, passage:distance], own[:, :passage]]
     baseline = torch.cat([other[:, :passage], *end], 1)
@@ -118,9 +117,8 @@ def measure(
 ) -> dict:
     """Return the recall at one distance in percent, and its standard error.
 
-    loss, loss_without: mean loss in nats of the second half of the
-    passage's second copy, after the passage and after the other
-    passage.
+    loss, loss_without: mean loss in nats of the second half of the passage's second copy, after the
+    passage and after the other passage.
     by_trial: loss_without - loss of each trial.
     """
     count, targets = len(numbers), passage // 2

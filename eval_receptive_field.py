@@ -34,8 +34,7 @@ from model import GPT
 from setting import setting
 
 FIELD_FRACTION = 0.99  # of the gradient, within the receptive field: the paper's value
-# Points of the cumulative curve: near the prediction, and evenly
-# spaced.
+# Points of the cumulative curve: near the prediction, and evenly spaced.
 POINTS_PER_DOUBLING, EVEN_POINTS = 4, 32
 
 
@@ -77,8 +76,8 @@ def plan(run: str, checkpoint: dict, shards: Shards, config: Config) -> list[Pla
 def gradient_fractions(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
     """Return each token's fraction of the gradient of the last loss.
 
-    tokens: (B, T) int64. targets: (B,) int64, the tokens that follow.
-    Returns (B, T) float64; each row sums to 1.
+    tokens: (B, T) int64. targets: (B,) int64, the tokens that follow. Returns (B, T) float64; each
+    row sums to 1.
     """
     embeddings = []
 
@@ -98,10 +97,8 @@ def gradient_fractions(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
 def measure(loaded: LoadedRun, length: int, windows: Windows, numbers: np.ndarray) -> dict:
     """Return the receptive field at one context length.
 
-    receptive_field: in tokens, mean over the windows, with its standard
-    error.
-    cumulative: the mean fraction ("share") of the gradient in the last
-    tokens.
+    receptive_field: in tokens, mean over the windows, with its standard error.
+    cumulative: the mean fraction ("share") of the gradient in the last tokens.
     """
     model = loaded.model
     model.requires_grad_(False)

@@ -113,9 +113,7 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
         "step": checkpoint["step"],
     }
     settings["auto_map"] = exported_code.auto_map(AUTO_CLASSES[config.causal])
-    model_class = (
-        modeling.PosencForCausalLM if config.causal else modeling.PosencForMaskedLM
-    )
+    model_class = modeling.PosencForCausalLM if config.causal else modeling.PosencForMaskedLM
     model = model_class(modeling.PosencConfig(**settings))
     weights = trained.state_dict()
     weights["wte.weight"] = trained.wte.weight[: trained.token_count]
@@ -123,8 +121,7 @@ def build_hf_model(trained: GPT, checkpoint: dict, tokenizer):
         weights["lm_head.weight"] = trained.output_embeddings
     model.model.load_state_dict(weights)
     if config.causal:
-        # Documents of a run end with eot; those of an imported model with
-        # its own EOS.
+        # Documents of a run end with eot; those of an imported model with its own EOS.
         eos: Any = build_tokenizer(tokenizer).eos_token_id
         ends = {tokenizer.eot, eos}
         model.generation_config = transformers.GenerationConfig(
@@ -158,8 +155,7 @@ def format_readme(
     tags = ["positional-encoding", "length-extrapolation"]
     tags += dict.fromkeys(cls.names[0] for cls, _ in config.encodings)
     metadata = ModelCardData(
-        # Unknown for weights of import_pretrained.py, also of another
-        # run.
+        # Unknown for weights of import_pretrained.py, also of another run.
         license=None if "model" in source or source.get("init_from") else "mit",
         library_name="transformers",
         pipeline_tag="text-generation" if config.causal else "fill-mask",

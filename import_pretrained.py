@@ -62,9 +62,7 @@ def main(argv=None):
     with atomic_folder(out) as folder:
         run = Run(folder, settings, {"sha256": None, "tokenizer": tokenizer}, files=files)
         run.start(torch.device("cpu"))
-        run.save(
-            model=model.state_dict(), step=0, gpt=dataclasses.asdict(model.config), **unused
-        )
+        run.save(model=model.state_dict(), step=0, gpt=dataclasses.asdict(model.config), **unused)
     print(f"{config.out_dir}: {model.describe()}")
 
 

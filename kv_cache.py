@@ -16,8 +16,8 @@ CACHE_CHUNK = 1024  # tokens of a long text that are read at a time
 class LayerCache:
     """Keys, values and key features of one layer, in buffers (B, G, tokens, D).
 
-    Without a window the first `extend` allocates `capacity` tokens, in
-    float32 on a CPU, which is faster.
+    Without a window the first `extend` allocates `capacity` tokens, in float32 on a CPU, which is
+    faster.
 
     window:   tokens attended to, including the current one; None: all.
     position: int64 (1,), of the next token, once the shapes are fixed;
@@ -25,9 +25,7 @@ class LayerCache:
     running:  indices of features of which only the latest is kept.
     """
 
-    def __init__(
-        self, capacity: int | None, window: int | None, running: tuple[int, ...] = ()
-    ):
+    def __init__(self, capacity: int | None, window: int | None, running: tuple[int, ...] = ()):
         self.capacity = capacity
         self.window = window
         self.running = running
@@ -39,10 +37,9 @@ class LayerCache:
     def extend(self, k: Tensor, v: Tensor, *k_features: Tensor) -> list[Tensor]:
         """Append k, v (B, G, T, D), features (B|1, H|1, T[, N]); return all S.
 
-        S: all tokens so far, or with a window these T and window - 1
-        before them. With fixed shapes T is 1 and S the capacity. On a
-        CPU a single token gets k and v in float32, as in the buffers.
-        Running features are returned as they are.
+        S: all tokens so far, or with a window these T and window - 1 before them. With fixed shapes
+        T is 1 and S the capacity. On a CPU a single token gets k and v in float32, as in the
+        buffers. Running features are returned as they are.
         """
         kept = [n for n in range(len(k_features)) if n not in self.running]
         all_k, all_v, *stored = self.store([k, v, *(_columns(k_features[n]) for n in kept)])
@@ -104,8 +101,8 @@ def _columns(feature: Tensor) -> Tensor:
 class Cache:
     """KV cache of a GPT, for use without gradients; one LayerCache per layer.
 
-    capacity: most tokens; or window: latest tokens to attend to, for
-    sequences of any length (Sandwich, appendix B).
+    capacity: most tokens; or window: latest tokens to attend to, for sequences of any length
+    (Sandwich, appendix B).
     """
 
     def __init__(self, model, capacity: int | None = None, window: int | None = None):

@@ -12,14 +12,12 @@ from torch import Tensor
 
 from operators.elementary import at_least_float32
 
-# Elements of the largest block of logits (tokens, V): 256 MB in
-# float32.
+# Elements of the largest block of logits (tokens, V): 256 MB in float32.
 LOGITS_CHUNK = 2**26
 ROW_MULTIPLE = 64
 # Of chunks in training on a GPU: adding a chunk's gradient takes time.
 GPU_CHUNK_FACTOR = 4
-# torch.compile delays these additions: many chunks keep nearly all
-# logits.
+# torch.compile delays these additions: many chunks keep nearly all logits.
 MAX_GPU_CHUNKS = 8
 # In training on a CPU, chunks stay in caches.
 CPU_LOGITS_CHUNK = 2**21
@@ -40,11 +38,9 @@ def cross_entropies(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     shape, x, targets = targets.shape, x.flatten(0, -2), targets.flatten()
     rows = _rows_per_chunk(len(weight))
     x = x.to(weight.dtype)
-    # Small tensors between the logits would keep glibc from reusing
-    # memory.
+    # Small tensors between the logits would keep glibc from reusing memory.
     losses = x.new_empty(len(x))
-    # bfloat16 rounds OpenAI's GPT-2's logits, near -100, to multiples
-    # of 0.5.
+    # bfloat16 rounds OpenAI's GPT-2's logits, near -100, to multiples of 0.5.
     with torch.autocast(x.device.type, enabled=False):
         for start in range(0, len(x), rows):
             chunk = slice(start, start + rows)
@@ -62,8 +58,8 @@ def perplexity(loss: float) -> float:
 class MeanCrossEntropy(torch.autograd.Function):
     """The mean of `cross_entropies`, () float32, with gradients.
 
-    Forward computes each chunk's gradients. Sums are float32 (torch
-    2.13's linear_cross_entropy rounds the loss).
+    Forward computes each chunk's gradients. Sums are float32 (torch 2.13's linear_cross_entropy
+    rounds the loss).
     """
 
     @staticmethod

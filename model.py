@@ -8,12 +8,11 @@ With causal=False it is an encoder like BERT, trained on masked tokens:
 
     loss = model(masked_tokens, targets, masked_positions)
 
-`block` is "gpt2", of the papers, or "llama". Sequences may have any
-length; block_size, the training length, limits only encodings with a
-max_context (learnable). Names follow GPT-2's checkpoints.
+`block` is "gpt2", of the papers, or "llama". Sequences may have any length; block_size, the
+training length, limits only encodings with a max_context (learnable). Names follow GPT-2's
+checkpoints.
 
-Legend: B batch, T tokens, C width, H heads, G key heads, D head
-dimension, V vocabulary size.
+Legend: B batch, T tokens, C width, H heads, G key heads, D head dimension, V vocabulary size.
 """
 
 import math
@@ -52,8 +51,8 @@ BlockName = Literal["gpt2", "llama"]
 class GPTConfig:
     """Shape and settings of a network.
 
-    train_gpt.py has a flag for each, except vocab_size and causal. None
-    stands for what the size or the block determines:
+    train_gpt.py has a flag for each, except vocab_size and causal. None stands for what the size or
+    the block determines:
 
                                              gpt2     llama
     n_kv_head   G, heads of keys and values  H        H
@@ -280,8 +279,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Pre-norm blocks without dropout. `posenc` has one encoding per layer.
 
-    activation_checkpointing: backward recomputes the blocks to save
-    memory.
+    activation_checkpointing: backward recomputes the blocks to save memory.
     """
 
     def __init__(self, config: GPTConfig):
@@ -292,8 +290,7 @@ class GPT(nn.Module):
         self.token_count = V  # see set_vocabulary
         self.posenc = config.make_encodings()
         limits = [x.max_context for x in self.posenc if x.max_context is not None]
-        # The longest sequence that the encoding supports; None: no
-        # limit.
+        # The longest sequence that the encoding supports; None: no limit.
         self.max_context: int | None = min(limits, default=None)
         self.h = pe_spec.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = make_norm(config)
@@ -323,9 +320,7 @@ class GPT(nn.Module):
         """Choose each layer's attention path for a device; see `attention.choose_path`."""
         c = self.config
         self.attention_paths = tuple(
-            attention.choose_path(
-                encoding, device, dtype, c.head_dim, name=c.attention, **purpose
-            )
+            attention.choose_path(encoding, device, dtype, c.head_dim, name=c.attention, **purpose)
             for encoding in self.posenc
         )
 
@@ -360,8 +355,7 @@ class GPT(nn.Module):
 
     def compile(self, **options):
         """Compile the blocks, which share one graph per kind of layer, and the loss."""
-        # DistributedDataParallel's buckets would cut each graph into
-        # several.
+        # DistributedDataParallel's buckets would cut each graph into several.
         torch._dynamo.config.optimize_ddp = False
         for block in self.h:
             block.compile(**options)
@@ -373,8 +367,8 @@ class GPT(nn.Module):
         """Return the output of the last norm (B, T, C) for tokens (B, T) int64.
 
         tokens: or their embeddings (B, T, C). cache: the earlier tokens, extended.
-        lengths: (B,) int64, at least 1: tokens of each text, for encoders; the rest is
-        padding. Raises InputError beyond max_context.
+        lengths: (B,) int64, at least 1: tokens of each text, for encoders; the rest is padding.
+        Raises InputError beyond max_context.
         """
         return self.ln_f(self._run_blocks(tokens, cache, lengths))
 
@@ -392,8 +386,8 @@ class GPT(nn.Module):
         """Return cross-entropies in nats, without holding all logits.
 
         reduction "mean": (), with gradients; targets (B, T) int64 of all tokens, or (B, t) of
-        masked_positions (B, t) int64. "none": (B, t) float32, without gradients and without
-        the vocabulary's padding; targets also (B, t) of the last t tokens.
+        masked_positions (B, t) int64. "none": (B, t) float32, without gradients and without the
+        vocabulary's padding; targets also (B, t) of the last t tokens.
         """
         if reduction == "mean":
             return self.mean_loss(self._run_blocks(tokens), targets, masked_positions)
@@ -456,9 +450,8 @@ class GPT(nn.Module):
     def flops_per_token(self, context: int, predicted: int | None = None) -> float:
         """Return FLOPs per token, 6 N + 12 L H D T (PaLM, appendix B).
 
-        N counts no embedding that is not tied, and the output layer
-        only for the `predicted` tokens of a context. Convolutions over
-        logits (DAPE) are applied to each pair of tokens.
+        N counts no embedding that is not tied, and the output layer only for the `predicted` tokens
+        of a context. Convolutions over logits (DAPE) are applied to each pair of tokens.
         """
         c = self.config
         table = c.vocab_size * c.n_embd

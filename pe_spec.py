@@ -38,8 +38,7 @@ ACTS_ON = {  # hooks of which a combination has one
 class PeSpec:
     """A parsed --pe string. Iterating yields each part's class and options.
 
-    layers: the string of each layer of the pattern; parts: of each
-    string.
+    layers: the string of each layer of the pattern; parts: of each string.
     """
 
     text: str
@@ -64,9 +63,9 @@ def build(
 ) -> ModuleList[Encoding]:
     """Return an encoding per layer; layers share equal parts of scope "model".
 
-    causal: False for an encoder. managed: the model initializes them and clamps their
-    parameters, as GPT; else they are initialized, and `attention.attend` and `prepare`
-    check that the model calls what docs/own_model.md lists. Raises InputError as `parse`.
+    causal: False for an encoder. managed: the model initializes them and clamps their parameters,
+    as GPT; else they are initialized, and `attention.attend` and `prepare` check that the model
+    calls what docs/own_model.md lists. Raises InputError as `parse`.
     """
     if isinstance(spec, str):
         spec = parse(spec, causal)
@@ -136,9 +135,7 @@ def initialize(module: nn.Module, std: float = 0.02) -> None:
         module.bias.zero_()
 
 
-def clamp_after_steps(
-    encodings: Iterable[Encoding], optimizer: torch.optim.Optimizer
-) -> None:
+def clamp_after_steps(encodings: Iterable[Encoding], optimizer: torch.optim.Optimizer) -> None:
     """Clamp bounded parameters after each step of an optimizer, as `kerple` needs."""
 
     def clamp(*_) -> None:
@@ -180,8 +177,8 @@ def _make(cls, options: dict, heads: int, width: int, block_size: int) -> Encodi
 def layer_specs(spec: str) -> list[str]:
     """Return the --pe string of each layer of a pattern, or the string itself.
 
-    "rope@3_nope@1": three layers of `rope`, then one of `nope`,
-    repeated. InputError for other uses of "@".
+    "rope@3_nope@1": three layers of `rope`, then one of `nope`, repeated. InputError for other uses
+    of "@".
     """
     if "@" not in spec:
         return [spec]
@@ -197,8 +194,7 @@ def layer_specs(spec: str) -> list[str]:
 def parse(spec: str, causal: bool = True) -> PeSpec:
     """Return a --pe string as classes with their options.
 
-    Raises InputError with all problems: names, options, colliding
-    hooks, no bidirectional form.
+    Raises InputError with all problems: names, options, colliding hooks, no bidirectional form.
     """
     pattern = layer_specs(spec)
     problems: list[str] = []
@@ -230,9 +226,7 @@ def _parse_parts(spec: str, causal: bool, problems: list[str]) -> list[Part]:
             hint = f"did you mean {close[0]}? " if close else ""
             joined = [word for word in re.split(r"[\s,;_]+", name) if word]
             if {*joined} <= ENCODINGS.keys():
-                remedy = (
-                    f"write {'+'.join(joined)}, as encodings are joined by + without spaces"
-                )
+                remedy = f"write {'+'.join(joined)}, as encodings are joined by + without spaces"
                 problems.append(f"unknown positional encoding '{name}': {remedy}")
                 continue
             known = f"use one of {' '.join(sorted(ENCODINGS))}"
@@ -267,9 +261,7 @@ def _parse_options(name: str, cls: type[Encoding], words: str, problems: list[st
     """Return the options of "option=value,..."; add the problems with them."""
     options = {}
     parameters = inspect.signature(cls).parameters.values()
-    own = {
-        p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY
-    }
+    own = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
     known = [*own, *(HEAD_OPTIONS if _acts_on_heads(cls) else ())]
     for word in filter(None, words.split(",")):
         option, _, value = word.partition("=")
@@ -289,9 +281,7 @@ def _parse_options(name: str, cls: type[Encoding], words: str, problems: list[st
                 problems.append(f"{name}: {option} is '{value}': use a number, as in 0.5")
             options[option] = number
         elif not is_integer:
-            is_meant = (
-                number is not None and number == int(number) and smallest <= number < 1e12
-            )
+            is_meant = number is not None and number == int(number) and smallest <= number < 1e12
             example = int(number) if number and is_meant else 8
             problems.append(
                 f"{name}: {option} is '{value}': it must be an integer of at least "

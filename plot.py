@@ -76,9 +76,7 @@ def main(argv=None):
     function, settings = PLOTS[kind]
     config = cli.parse(settings, flags, inspect.getdoc(function))
     if Path(config.out).suffix != ".png":
-        raise InputError(
-            f"--out {config.out} is not a PNG file: use a name that ends in .png"
-        )
+        raise InputError(f"--out {config.out} is not a PNG file: use a name that ends in .png")
     draw = function(config)
     with atomic(config.out) as file:
         draw(file)
@@ -112,18 +110,14 @@ def plot_biases(config: BiasesConfig) -> Callable:
         python plot.py biases runs/quickstart/rope --layer 0 --out scores.png
         python plot.py biases runs/quickstart/alibi --tokens 512 --mean
 
-    Upper row: the bias B[i, j] of query token i (vertical) and key
-    token j (horizontal). Encodings without a bias (rope, sinusoidal,
-    ...) show the attention scores before the softmax, q k^T * scale +
-    B. All heads have one color scale, white at zero; masked keys are
-    gray.
+    Upper row: the bias B[i, j] of query token i (vertical) and key token j (horizontal). Encodings
+    without a bias (rope, sinusoidal, ...) show the attention scores before the softmax, q k^T *
+    scale + B. All heads have one color scale, white at zero; masked keys are gray.
 
-    Lower row, for encodings with cumulative sums S (alibi, cable, fox
-    and similar): S[j-1] - S[j], the decay at token j. A high bar
-    weakens the attention to all tokens before j; no bar keeps it.
+    Lower row, for encodings with cumulative sums S (alibi, cable, fox and similar): S[j-1] - S[j],
+    the decay at token j. A high bar weakens the attention to all tokens before j; no bar keeps it.
 
-    Figures 4 and 8 to 15 of the CABLE paper, figure 8 of its version 1;
-    --mean: its figure 7.
+    Figures 4 and 8 to 15 of the CABLE paper, figure 8 of its version 1; --mean: its figure 7.
     """
     if len(config.run) != 1:
         raise InputError("expected one run: python plot.py biases runs/NAME")
@@ -179,9 +173,7 @@ def layer_matrices(model, tokens: Tensor, config: BiasesConfig) -> tuple:
         mean = matrices.mean(0, keepdim=True)
         largest = mean.nan_to_num().abs().max().clamp(min=1e-30)
         matrices, decay = mean / largest, None
-        content = (
-            f"mean over {heads} heads of the {content}, divided by its largest magnitude"
-        )
+        content = f"mean over {heads} heads of the {content}, divided by its largest magnitude"
     if decay is not None:
         decay = decay.expand(1, heads, T)[0].float().numpy()
     return matrices.numpy(), decay, content
@@ -190,8 +182,7 @@ def layer_matrices(model, tokens: Tensor, config: BiasesConfig) -> tuple:
 def draw_heads(file, matrices, decay, labels: list[str] | None, title: str):
     """Write a PNG with four heads per row, with labels two; return its figure.
 
-    matrices: (H, T, T); decay: (H, T) or None; labels: of the tokens,
-    or None.
+    matrices: (H, T, T); decay: (H, T) or None; labels: of the tokens, or None.
     """
     heads, T, _ = matrices.shape
     columns = min(2 if labels else 4, heads)
@@ -199,9 +190,7 @@ def draw_heads(file, matrices, decay, labels: list[str] | None, title: str):
     rows, parts = -(-heads // columns), len(ratios)
     height = rows * sum(ratios) * 0.3 * figures.WIDTH / max(2, columns)
     with figures.new_figure(file, 0.6 + height, title) as figure:
-        grid = figure.subplots(
-            rows * parts, columns, squeeze=False, height_ratios=ratios * rows
-        )
+        grid = figure.subplots(rows * parts, columns, squeeze=False, height_ratios=ratios * rows)
         # (heads, parts), with axes that no head needs
         grid = grid.reshape(rows, parts, columns).swapaxes(1, 2).reshape(-1, parts)
         for unused in grid[heads:].flat:
@@ -267,16 +256,13 @@ def plot_distances(config: DistancesConfig) -> Callable:
         python plot.py distances sandwich sandwich-smoothed --fit 8192 --out figure9.png
         python plot.py distances sandwich sandwich:dimension=32 --out figure10.png
 
-    Upper row: the bias B[i, j] of query token i (vertical) and key
-    token j (horizontal) in the last of 12 heads, divided by its largest
-    magnitude. Lower panel: the bias by distance. --fit N fits
-    a log(1 + d) + b to the first encoding at the N shortest distances d
-    by least squares. Parameters are untrained: they have their initial
-    values.
+    Upper row: the bias B[i, j] of query token i (vertical) and key token j (horizontal) in the last
+    of 12 heads, divided by its largest magnitude. Lower panel: the bias by distance. --fit N fits
+    a log(1 + d) + b to the first encoding at the N shortest distances d by least squares.
+    Parameters are untrained: they have their initial values.
 
-    Figures 8 to 10 of the Sandwich paper: the last head has the
-    compression ratio h = 8. The fitted curve is `sandwich-smoothed`
-    there.
+    Figures 8 to 10 of the Sandwich paper: the last head has the compression ratio h = 8. The fitted
+    curve is `sandwich-smoothed` there.
     """
     if not config.encodings:
         raise InputError("no encodings given: python plot.py distances sandwich ...")
@@ -297,8 +283,7 @@ def plot_distances(config: DistancesConfig) -> Callable:
 def bias_by_distance(pe: str, context: int, heads: int, head: int) -> np.ndarray:
     """Return one head's bias at distances 0 to context - 1: (context,) float64.
 
-    Raises InputError for encodings whose bias is not of the distance
-    alone.
+    Raises InputError for encodings whose bias is not of the distance alone.
     """
     encoding = pe_spec.build(pe, heads, heads * CHANNELS_PER_HEAD, context, layers=1)[0]
     if not isinstance(unwrap(encoding), (posenc.DistanceBias, posenc.ALiBi)):
@@ -353,9 +338,8 @@ def plot_losses(config: LossesConfig) -> Callable:
         python plot.py losses runs/medium/cable runs/medium/rope --out losses.png
         python plot.py losses runs/bert/*-retrieval --out losses.png
 
-    Runs are folders of train_gpt.py (log.jsonl) or retrieval.finetune
-    (finetune.json). A point is the mean loss since the previous logged
-    step. Figures 6 and 7 of the CABLE paper.
+    Runs are folders of train_gpt.py (log.jsonl) or retrieval.finetune (finetune.json). A point is
+    the mean loss since the previous logged step. Figures 6 and 7 of the CABLE paper.
     """
     if not config.runs:
         raise InputError("no runs given: python plot.py losses runs/NAME ...")
@@ -411,9 +395,7 @@ def read_losses(run: Path) -> list[tuple[int, float]]:
     path = run / run_folder.LOG
     if not path.exists():
         where = working_folder_of(path)
-        raise InputError(
-            f"{run} has no log.jsonl or finetune.json{where}: use a run folder"
-        )
+        raise InputError(f"{run} has no log.jsonl or finetune.json{where}: use a run folder")
     entries = [entry for entry in run_folder.read_log(run) if entry["kind"] == "train"]
     check(entries, list[LoggedLoss], path, REMEDY)
     return [(entry["step"], entry["loss"]) for entry in entries]

@@ -1,8 +1,8 @@
 """Positional encodings: one class per encoding, with formula and source.
 
-`pe_spec.build` makes them from --pe strings such as "rope+cable" or
-"t5:buckets=64". To add one, subclass `Encoding` with `names`, in your own file
-(--plugin) or in more_encodings/. Override only the hooks where it acts:
+`pe_spec.build` makes them from --pe strings such as "rope+cable" or "t5:buckets=64". To add one,
+subclass `Encoding` with `names`, in your own file (--plugin) or in more_encodings/. Override only
+the hooks where it acts:
 
     hook              acts on                                          examples
     embed             token embeddings, once per model                 learnable, sinusoidal
@@ -15,12 +15,12 @@
     sink              the softmax: a logit of no token                 sink
     window_size       attention mask (sliding window)                  window
 
-The dense path, the KV cache, long contexts in chunks and bias plots need only
-`bias`. Tutorial: docs/adding_an_encoding.md.
+The dense path, the KV cache, long contexts in chunks and bias plots need only `bias`. Tutorial:
+docs/adding_an_encoding.md.
 
-Legend: B batch, H heads, T queries, S keys, D head dimension, C width, L
-training length (block_size); query position i, key position j, d = i - j.
-Formulas are for decoders; an encoder has |i - j| for d and -|S_i - S_j| for S_i - S_j.
+Legend: B batch, H heads, T queries, S keys, D head dimension, C width, L training length
+(block_size); query position i, key position j, d = i - j. Formulas are for decoders; an encoder has
+|i - j| for d and -|S_i - S_j| for S_i - S_j.
 """
 
 import functools
@@ -107,9 +107,7 @@ class Encoding(nn.Module):
     scope = "layer"  # "layer": one instance per layer; "model": one instance for all layers
     max_context: int | None = None  # longest supported sequence in tokens; None: no limit
     is_elementwise = True  # False: FlexAttention cannot compile it, as matrix products
-    running_features: tuple[
-        int, ...
-    ] = ()  # indices of key features that only `rotate` reads
+    running_features: tuple[int, ...] = ()  # indices of key features that only `rotate` reads
     window_size: int | None = None  # attend only to |d| < window_size; None: to all
     causal = True  # do not attend to later keys; `set_bidirectional` sets it to False
     calls: Calls | None = None  # in a model of your own, from `pe_spec.build`
@@ -162,10 +160,10 @@ class Encoding(nn.Module):
 
         Each is (B|1, H|1, T), or (B|1, H|1, T, N) for N numbers each.
         x: (B, T, C) float32 or float64, the layer's normalized input; pos: (B|1, T) int64.
-        previous: key features of the preceding token, each (B|1, H|1, 1[, N]), when
-        x continues a sequence (KV cache). Add it to cumulative sums
-        (`running_sum`). Query features that are equal for all tokens may have T
-        = 1. Of `running_features` a KV cache keeps only the latest token's.
+        previous: key features of the preceding token, each (B|1, H|1, 1[, N]), when x continues a
+        sequence (KV cache). Add it to cumulative sums (`running_sum`). Query features that are
+        equal for all tokens may have T = 1. Of `running_features` a KV cache keeps only the latest
+        token's.
         """
         return (), ()
 
@@ -218,8 +216,8 @@ class WeightedDecay(Encoding):
 
     def factors(self, q_features, k_features):
         (s_i, g_i), (s_j,) = q_features, k_features
-        # Centered: half the rounding error in bf16. Not detached: the gradient
-        # of S sums to zero, as the exact one.
+        # Centered: half the rounding error in bf16. Not detached: the gradient of S sums to zero,
+        # as the exact one.
         center = s_i[..., s_i.size(-1) // 2, None]
         return (g_i * (s_i - center), None), (-g_i, s_j - center)
 
@@ -405,9 +403,7 @@ class T5(DistanceBias):
     names = ("t5",)
     scope = "model"
 
-    def __init__(
-        self, heads, channels, block_size, *, buckets: int = 32, max_distance: int = 128
-    ):
+    def __init__(self, heads, channels, block_size, *, buckets: int = 32, max_distance: int = 128):
         super().__init__(heads, channels, block_size)
         if buckets < 4 or max_distance <= buckets // 2:
             remedy = "use at least 4 buckets and a max_distance above half of them"
@@ -456,9 +452,7 @@ class RoPE(Encoding):
     attention_factor = 1.0  # scale of queries and keys; YaRN changes it
     rotated_heads: int | None = None  # the first heads, which are rotated; None: all
 
-    def __init__(
-        self, heads, channels, block_size, *, base: int = 10_000, percent: int = 100
-    ):
+    def __init__(self, heads, channels, block_size, *, base: int = 10_000, percent: int = 100):
         super().__init__(heads, channels, block_size)
         self.base = base
         if percent > 100:
@@ -482,9 +476,7 @@ class RoPE(Encoding):
                 torch.where(acts, sin, 0),
                 torch.where(acts, cos, 1),
             )  # (B|1, T, H, R/2)
-        if (
-            pos.size(1) == 1 and self.rotated_heads is None
-        ):  # half the operations for a token
+        if pos.size(1) == 1 and self.rotated_heads is None:  # half the operations for a token
             rotated = rotate_pairs(torch.cat([q, k], 1), sin, cos)
             return rotated.split([q.size(1), k.size(1)], 1)
         return rotate_pairs(q, sin, cos), rotate_pairs(k, sin, cos)

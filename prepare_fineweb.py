@@ -39,8 +39,8 @@ from text_data.tokenizer import GPT2_VOCABULARY, first_characters
 DATASET = "HuggingFaceFW/fineweb-edu"
 PRETOKENIZED = "kjj0/finewebedu10B-gpt2"
 SHARD_PATH = re.compile(r"(.*/)?(?P<file>[^/]+_(?P<split>train|val)_\d{6}\.bin)")
-# For bpe:N. English books, encyclopedias and technical documents have
-# 4.1 to 5.2 per word, punctuation or number, which tokens do not cross.
+# For bpe:N. English books, encyclopedias and technical documents have 4.1 to 5.2 per word,
+# punctuation or number, which tokens do not cross.
 CHARACTERS_PER_TOKEN = 6
 
 
@@ -110,8 +110,7 @@ def tokenize_rows(config: Config) -> None:
     preparation.writers["val"] = writer
     last = writer.shards[-1] if writer.shards else None
     if not writer.full and last and last["tokens"] == config.shard_tokens:
-        # A full last shard: it ended at --shards, not at the end of the
-        # text.
+        # A full last shard: it ended at --shards, not at the end of the text.
         preparation.meta.content["complete"] = False
 
     def documents():
@@ -126,8 +125,7 @@ def tokenize_rows(config: Config) -> None:
 def texts_after_val(texts: Iterator[str], shard_tokens: int) -> Iterator[str]:
     """Return the texts after the split `val`, to train a tokenizer on.
 
-    Where `val` ends depends on the tokenizer, so CHARACTERS_PER_TOKEN
-    estimates it.
+    Where `val` ends depends on the tokenizer, so CHARACTERS_PER_TOKEN estimates it.
     """
     for _ in first_characters(texts, CHARACTERS_PER_TOKEN * shard_tokens):
         pass

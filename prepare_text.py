@@ -44,8 +44,8 @@ class Config(tokenization.Settings):
     """folder of the shards"""
     tokenizer: str = "bytes"
     text_column: str = "text"
-    """column of jsonl and parquet files that holds the text; of several, as in text,body, the
-    first that a row has"""
+    """column of jsonl and parquet files that holds the text; of several, as in text,body, the first
+    that a row has"""
     val_every: int = setting(20, low=2)
     """hold out every n-th document for validation"""
 
@@ -61,9 +61,7 @@ def main(argv=None):
         train_files = text_sources.find_files(config.sources, skip_reason, out)
     else:
         train_files = text_sources.standard_library_files()
-    val_files = (
-        text_sources.find_files([config.val], skip_reason, out) if config.val else []
-    )
+    val_files = text_sources.find_files([config.val], skip_reason, out) if config.val else []
     held_out = {path.resolve() for path in val_files}
     train_files = [path for path in train_files if path.resolve() not in held_out]
 
@@ -76,9 +74,7 @@ def main(argv=None):
     documents = functools.partial(split_documents, train_files, val_files, config)
 
     def training_texts():
-        return (
-            text for split, pieces in documents() if split == "train" for text in pieces
-        )
+        return (text for split, pieces in documents() if split == "train" for text in pieces)
 
     splits = ("train", "val")
     preparation = tokenization.Preparation(config, out, source, training_texts, splits)
@@ -135,9 +131,7 @@ def end_of_training(path: Path, every: int) -> int:
     """
     size = sum(map(len, read_text(path)))
     start = size - -(-size // every)
-    rest = "".join(read_part(path, start, start + text_sources.PIECE_CHARACTERS)).rstrip(
-        "\n"
-    )
+    rest = "".join(read_part(path, start, start + text_sources.PIECE_CHARACTERS)).rstrip("\n")
     return start + (rest.find("\n") + 1 or rest.find(" ") + 1)
 
 

@@ -46,13 +46,13 @@ class Config(tokenization.Settings):
     variant: Literal["raw", "tokenized"] = "raw"
     """raw: the text itself; tokenized: separated by spaces, rare words are <unk>"""
     source: str | None = None
-    """folder of local files (text, jsonl or parquet) named after train, valid and test,
-    instead of the hub"""
+    """folder of local files (text, jsonl or parquet) named after train, valid and test, instead of
+    the hub"""
     revision: str | None = None
     """commit, branch or tag on the hub; default: the newest, then the one in meta.json"""
     out_dir: str | None = None
-    """folder of the shards; default: data/wikitext103 or data/wikitext2,
-    with the suffix -tokenized for that variant"""
+    """folder of the shards; default: data/wikitext103 or data/wikitext2, with the suffix -tokenized
+    for that variant"""
 
 
 def main(argv=None):
@@ -96,8 +96,7 @@ def main(argv=None):
 def find_splits(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each split that has some, by their names.
 
-    Raises InputError if there is none, or files of different kinds for
-    a split.
+    Raises InputError if there is none, or files of different kinds for a split.
     """
     found: dict[str, list[Path]] = {"train": [], "val": [], "test": []}
     for path in filter(Path.is_file, sorted(folder.glob("[!.]*"))):
@@ -110,9 +109,7 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
     files = {split: paths for split, paths in found.items() if paths}
     if not files:
         where = working_folder_of(folder)
-        raise InputError(
-            f"{folder} has no files wiki.{{train,valid,test}}.*{where}: pass another"
-        )
+        raise InputError(f"{folder} has no files wiki.{{train,valid,test}}.*{where}: pass another")
     for split, paths in files.items():
         kinds = {text_sources.table_format(path) for path in paths}
         # Only tables of one kind can be several files.
@@ -125,8 +122,7 @@ def find_splits(folder: Path) -> dict[str, list[Path]]:
 def read_articles(name: str, files, remedy: str):
     """Yield the text of each article of a split, as `text_sources.read_rows`.
 
-    A row is a line. A blank line is "" on the hub, " " in the files and
-    here.
+    A row is a line. A blank line is "" on the hub, " " in the files and here.
     """
     rows = text_sources.read_rows(
         name, "text", files, remedy=remedy, choose="pass another --source"

@@ -86,8 +86,8 @@ class Config:
     check: bool = False
     """with --all: compare with the committed files, and write nothing"""
     may_differ: str = ""
-    """settings that were tuned for each run, or are the subject of the
-    comparison, as in lr,block_size"""
+    """settings that were tuned for each run, or are the subject of the comparison, as in
+    lr,block_size"""
 
 
 def main(argv=None):
@@ -121,9 +121,7 @@ def report_records(config: Config, out: Folder) -> None:
     if accuracies:
         out.add_table(metrics.ACCURACY.stem, tables.accuracy_table(accuracies))
     if printed and printed.metric == paper.GENERALIZATION:
-        cells = paper_tables.generalization_cells(
-            accuracies + found.get(PERPLEXITY, []), printed
-        )
+        cells = paper_tables.generalization_cells(accuracies + found.get(PERPLEXITY, []), printed)
         if parts := add_compared(out, printed, cells):
             print(out.add("generalization.md", *parts))
     for stem, record in numbered("compare", found.get(metrics.COMPARISON, [])):

@@ -38,11 +38,9 @@ from training import plugins, settings
 # Flags of train_gpt.py that the experiment sets.
 SET_HERE = {"pe", "seed", "data", "config", "out_dir", "init_from", "plugin"}
 SET_HERE |= {"dry_run", "list", "block_size"}
-# Flags of train_gpt.py that change no result: outputs stay in the same
-# folder.
+# Flags of train_gpt.py that change no result: outputs stay in the same folder.
 NEUTRAL = {"logger", "log_every", "checkpoint_every", "keep_checkpoints", "device"}
-# Learning rates that were best at small scale, where the config's was
-# not.
+# Learning rates that were best at small scale, where the config's was not.
 SMALL_RATES = {"alibi": 8e-3, "kerple": 8e-3, "rope": 8e-3, "t5": 1.6e-2, "t5-clip": 1.6e-2}
 VARIABLES = "EXPERIMENT_VARIABLES"  # file for activate.sh: split, data, runs
 SCALES = {"full": 1, "small": 4, "smoke": 32}  # what lengths are divided by
@@ -70,8 +68,8 @@ EVALUATIONS = {
         "receptive_field": "eval_receptive_field.py --windows 4 --lengths",
     },
 }
-# Programs with an output that find out what is left to do, those that
-# torchrun can start, and those that take --plugin.
+# Programs with an output that find out what is left to do, those that torchrun can start, and those
+# that take --plugin.
 RESUMES = "train_gpt|prepare_|-m retrieval.finetune"
 ON_ALL_RANKS = "train_gpt|eval_"
 TAKES_PLUGIN = r"(train_gpt|eval_|export_hf|sample|bench)|plot.py biases|-m retrieval.[ef]"
@@ -84,12 +82,10 @@ class Config:
     name: str = "experiment"
     """folder of the report"""
     scale: Literal["full", "small", "smoke"] = "full"
-    """full: the paper's networks, data and lengths; small: 0.8M parameters,
-    bytes, lengths / 4, hours on a CPU; smoke: six steps on the standard
-    library, lengths / 32, a functional test"""
+    """full: the paper's networks, data and lengths; small: 0.8M parameters, bytes, lengths / 4,
+    hours on a CPU; smoke: six steps on the standard library, lengths / 32, a functional test"""
     data: str = "fineweb-edu"
-    """fineweb-edu, fineweb, wikitext103 or stdlib (prepared below data/), or a
-    folder of shards"""
+    """fineweb-edu, fineweb, wikitext103 or stdlib (prepared below data/), or a folder of shards"""
     train: list[str] = field(default_factory=list)
     """files in configs/"""
     block_size: list[int] = field(default_factory=list)
@@ -121,8 +117,7 @@ class Config:
     evaluate_on: list[str] = field(default_factory=list)
     """data sets of the evaluations, if they are not the training's"""
     eval_tokens: int | None = setting(None, 1)
-    """most tokens of perplexity at each length, but one window; null: those of
-    the scale"""
+    """most tokens of perplexity at each length, but one window; null: those of the scale"""
     commands: list[str] = field(default_factory=list)
     """further commands; - reads them from standard input, one per line"""
     paper: str | None = None
@@ -198,9 +193,7 @@ class Experiment:
         self.train_flags = split(config.train_flags)
         for name, _ in cli.split_flags([*config.flags, *self.train_flags, f"--{setting}"]):
             if name in SET_HERE and not (name == "block_size" and config.fixed):
-                remedy = (
-                    "use --encodings, --seeds, --data, --block_size, --runs or --dry_run"
-                )
+                remedy = "use --encodings, --seeds, --data, --block_size, --runs or --dry_run"
                 raise InputError(f"--{name} belongs to the experiment: {remedy}, before --")
         self.out = self.root / f"{config.name}{equals and '-'}{setting}"
         self.report = ["report.py", "--out_dir", str(self.out)]
@@ -324,9 +317,7 @@ class Experiment:
     def at_scale(self, lengths: str) -> str:
         """Return lengths, as in 512,1024,2x, at this scale; multiples stay."""
         divisor = SCALES[self.config.scale]
-        return re.sub(
-            r"\b[1-9][0-9]*\b", lambda n: str(max(1, int(n[0]) // divisor)), lengths
-        )
+        return re.sub(r"\b[1-9][0-9]*\b", lambda n: str(max(1, int(n[0]) // divisor)), lengths)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 
     settings_of(Config, resume="override")  # {"lr": its field}
 
-Every setting is a flag and a key of --config (runtime/cli.py), with the
-string under the field as its help. A field with init=False is none.
+Every setting is a flag and a key of --config (runtime/cli.py), with the string under the field as
+its help. A field with init=False is none.
 """
 
 import dataclasses
@@ -27,16 +27,13 @@ def setting(
 ) -> Any:
     """Return a field of a dataclass of settings.
 
-    low, high: limits of a number. The highest is far above what makes
-    sense, but fails in seconds. resume: whether a resumed run may have
-    another value: not, with --override, or freely, because it does not
-    define what is learned. record: "run": in config.yaml and
-    checkpoints; "changed": also in records, except the default;
-    "always": also the default; None: "run" or, unless it is free,
-    "changed". preset: the setting that gives a new value to this one.
-    positional: whether words without a flag are its values. load: the
-    flag takes files and may be repeated; this function of their paths
-    returns the value.
+    low, high: limits of a number. The highest is far above what makes sense, but fails in seconds.
+    resume: whether a resumed run may have another value: not, with --override, or freely, because
+    it does not define what is learned. record: "run": in config.yaml and checkpoints; "changed":
+    also in records, except the default; "always": also the default; None: "run" or, unless it is
+    free, "changed". preset: the setting that gives a new value to this one.
+    positional: whether words without a flag are its values. load: the flag takes files and may be
+    repeated; this function of their paths returns the value.
     """
     metadata = {
         "low": low,

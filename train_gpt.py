@@ -50,8 +50,8 @@ SILENT_SECONDS = 5.0  # after which a line comes before the first one of log_eve
 def learning_rate(step: int, config: Config) -> float:
     """Return the learning rate: linear warmup to lr, decay to min_lr at `steps`.
 
-    schedule "cosine" decays by a cosine; "wsd" stays constant, then decays
-    linearly over the last `decay_fraction` of the steps.
+    schedule "cosine" decays by a cosine; "wsd" stays constant, then decays linearly over the last
+    `decay_fraction` of the steps.
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
@@ -132,9 +132,7 @@ class Trainer:
             from training import attention_path
 
             processes.run_on_all_ranks(
-                lambda: attention_path.check_paths(
-                    self.model, config, self.device, self.dtype
-                )
+                lambda: attention_path.check_paths(self.model, config, self.device, self.dtype)
             )
         # The largest micro-batch up to the setting that divides a rank's share.
         per_rank = self.sequences_per_step // self.world_size
@@ -143,9 +141,7 @@ class Trainer:
         self.accumulation_steps = per_rank // self.micro_batch
         self.parallel_model, self.no_sync = self.compile_and_wrap()
         windows = self.train_windows
-        self.metrics = metrics.StepMetrics(
-            config, self.model, windows, self.dtype, processes
-        )
+        self.metrics = metrics.StepMetrics(config, self.model, windows, self.dtype, processes)
         sampler = data_loader.Sampler(len(windows), config.seed, **self.sampler_state)
         batches = data_loader.micro_batches(
             windows,
@@ -160,9 +156,7 @@ class Trainer:
     def train(self) -> None:
         """Train to the last step, or until a signal arrives."""
         config, run = self.config, self.run
-        if (
-            run.step >= config.steps
-        ):  # of the checkpoint; -1 in a new run, which may have 0 steps
+        if run.step >= config.steps:  # of the checkpoint; -1 in a new run, which may have 0 steps
             done = f"already trained: {self.step} of {config.steps} steps"
             print(f"{self.model.describe(self.micro_batch)}\n{config.out_dir} is {done}")
             if self.rank == 0:
@@ -234,24 +228,21 @@ class Trainer:
         losses, data_seconds = [], 0.0
         for micro_step in range(self.accumulation_steps):
             start = time.perf_counter()
-            # sampler_state: after this step; the loader itself reads
-            # ahead.
+            # sampler_state: after this step; the loader itself reads ahead.
             _, *batch, self.sampler_state = next(self.batches)
             data_seconds += time.perf_counter() - start
             is_last = micro_step == self.accumulation_steps - 1
             losses.append(self.forward_backward_step(batch, is_last))
-        norm = optimizer_step(
-            self.model, self.optimizer, self.scaler, self.config.grad_clip
-        )
+        norm = optimizer_step(self.model, self.optimizer, self.scaler, self.config.grad_clip)
         self.step += 1
         return metrics.Step(losses, norm, data_seconds)
 
     def forward_backward_step(self, batch: list[Tensor], is_last: bool) -> Tensor:
         """Add a micro-batch's gradients to those of the step; return its loss ().
 
-        batch: inputs and targets, (micro-batch, block_size) int64; of an encoder
-        targets and masked positions are (micro-batch, masked tokens). In the
-        last backward pass the ranks average gradients.
+        batch: inputs and targets, (micro-batch, block_size) int64; of an encoder targets and masked
+        positions are (micro-batch, masked tokens). In the last backward pass the ranks average
+        gradients.
         """
         with contextlib.nullcontext() if is_last else self.no_sync():
             with self.autocast:
@@ -285,9 +276,7 @@ class Trainer:
         self.model.train()
         tokens = len(indices) * windows.targets_per_window
         sums = self.processes.sum(sums)
-        values, columns = metrics.validation_values(
-            sums, tokens, windows, self.step, self.run
-        )
+        values, columns = metrics.validation_values(sums, tokens, windows, self.step, self.run)
         self.print_line(*columns)
         self.processes.run_on_all_ranks(lambda: self.run.log("val", self.step, **values))
         if logger := self.run.logger:
@@ -346,8 +335,7 @@ class Trainer:
         options |= {"is_writer": self.rank == 0, "logger": None if self.rank else logger}
         run = Run(Path(config.out_dir), settings.recorded(config), data, **options)
         checkpoint = run.find_checkpoint(config)
-        # Also waits until no rank looks into the folder, which may
-        # change from here on.
+        # Also waits until no rank looks into the folder, which may change from here on.
         first, *others = self.processes.gather((run.step, shards.sha256, config.plugin))
         if any(other != first for other in others):
             raise InputError(
@@ -361,9 +349,7 @@ class Trainer:
     def make_model(self, checkpoint: dict | None, source: dict | None) -> GPT:
         config, shards = self.config, self.train_windows.shards
         vocab_size = self.train_windows.padded_vocab_size
-        if (
-            source and config.objective == "clm"
-        ):  # as many as its weights; imports have no padding
+        if source and config.objective == "clm":  # as many as its weights; imports have no padding
             vocab_size = source["gpt"]["vocab_size"]
         shape = config.gpt_config(vocab_size)
         settings.check_memory(shape, self.device)
@@ -380,9 +366,7 @@ class Trainer:
         purpose = {"training": True, "deterministic": config.deterministic}
         model.choose_paths(self.device, self.dtype, **purpose)
         model.to(self.device)
-        torch.manual_seed(
-            config.seed + self.rank
-        )  # for shape and cape, which draw positions
+        torch.manual_seed(config.seed + self.rank)  # for shape and cape, which draw positions
         return model
 
     def restore(self, checkpoint: dict | None) -> tuple[int, dict]:

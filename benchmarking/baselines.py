@@ -25,9 +25,8 @@ NANOGPT = "NANOGPT"  # environment variable: folder of a clone
 def make_transformers_model(config: GPTConfig, positions: int) -> Any:
     """Return a decoder of transformers of the same size with random weights.
 
-    positions: the longest text in tokens. The llama block is a Llama,
-    `rope` a GPT-NeoX that rotates whole heads, and all others are
-    compared with GPT-2.
+    positions: the longest text in tokens. The llama block is a Llama, `rope` a GPT-NeoX that
+    rotates whole heads, and all others are compared with GPT-2.
     """
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM, logging
 

@@ -37,9 +37,7 @@ def train_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     if "@" in pe:
         paths = {"": "auto"}  # of each layer
     else:
-        encoding, *_ = pe_spec.build(
-            pe, shape.n_head, shape.n_embd, setting.context, layers=1
-        )
+        encoding, *_ = pe_spec.build(pe, shape.n_head, shape.n_embd, setting.context, layers=1)
         paths = setting.paths(encoding)
         timed = ("", " triton", *(setting.backends() if pe == BASELINES[0] else ()))
         paths = {suffix: path for suffix, path in paths.items() if suffix in timed}
@@ -62,9 +60,7 @@ def train_case(setting: Setting, model: GPT | baselines.OtherNetwork) -> Benchma
 
     def train():
         for _ in range(setting.steps):
-            train_step(
-                model, optimizer, scaler, batch, setting.dtype, setting.micro_batches
-            )
+            train_step(model, optimizer, scaler, batch, setting.dtype, setting.micro_batches)
 
     def measure(seconds: float):
         moments = [x for state in optimizer.state.values() for x in state.values()]
@@ -153,14 +149,10 @@ def generation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     sampling.prepare_generation(model, setting.dtype)
     prompt, new_tokens = generation_task(setting, model.config.vocab_size)
     # The first new token comes from reading the prompt, which is not timed.
-    options = sampling.SamplingConfig(
-        new_tokens + 1, temperature=0, compile=setting.compile
-    )
+    options = sampling.SamplingConfig(new_tokens + 1, temperature=0, compile=setting.compile)
 
     def prepare():
-        steps = sampling.generate(
-            model, [prompt], options, -1, setting.device, setting.dtype
-        )
+        steps = sampling.generate(model, [prompt], options, -1, setting.device, setting.dtype)
         next(steps)
         return lambda: collections.deque(steps, maxlen=0)
 
@@ -206,8 +198,7 @@ def evaluation_cases(setting: Setting, pe: str) -> dict[str, BenchmarkCase]:
     return {pe: BenchmarkCase(lambda: forward, batch[0].numel(), measure, flops)}
 
 
-# Benchmarks by their name on the command line: function of the setting
-# and an encoding.
+# Benchmarks by their name on the command line: function of the setting and an encoding.
 BENCHMARKS = {
     "train": train_cases,
     "attention": attention_cases,

@@ -1,8 +1,7 @@
 """Pairs of cases for `bench.py compare`: ours, and another implementation of the same task.
 
-What is not available is skipped. Every pair is interleaved with a
-product of two square matrices, whose speed is the measured peak of the
-device.
+What is not available is skipped. Every pair is interleaved with a product of two square matrices,
+whose speed is the measured peak of the device.
 """
 
 import dataclasses
@@ -39,9 +38,7 @@ def generate(pe: str, setting: Setting) -> Pair:
     """
     cases = generation_cases(setting, pe)
     if not cases:
-        raise InputError(
-            f"{pe} is limited to {GPTConfig.block_size} tokens: lower --context"
-        )
+        raise InputError(f"{pe} is limited to {GPTConfig.block_size} tokens: lower --context")
     config = GPTConfig(size=setting.model, pe=pe, **setting.shape)
     prompt, new_tokens = generation_task(setting, config.vocab_size)
     torch.manual_seed(SEED)
@@ -56,15 +53,12 @@ def generate(pe: str, setting: Setting) -> Pair:
         known = torch.cat([tokens, output.logits[:, -1:].argmax(-1)], 1)
         options = {"max_new_tokens": new_tokens, "do_sample": False, "pad_token_id": 0}
         options |= {"attention_mask": torch.ones_like(known)}
-        return lambda: model.generate(
-            known, past_key_values=output.past_key_values, **options
-        )
+        return lambda: model.generate(known, past_key_values=output.past_key_values, **options)
 
     return cases[pe], BenchmarkCase(prepare, new_tokens)
 
 
-# What is compared, the encoding, with what, and the function that
-# returns the pair.
+# What is compared, the encoding, with what, and the function that returns the pair.
 STEP = "training step"
 ROWS: list[tuple[str, str, str, Callable[[str, Setting], Pair]]] = [
     (STEP, "learnable", "nanoGPT", partial(train, baselines.nanogpt)),

@@ -32,9 +32,8 @@ MFU = 0.4
 MOST_CPU_FLOPS = 1e17  # weeks of a CPU, whose time is then left out
 MATRIX = 1024  # rows of the matrices whose product is measured
 ALL = 10**9
-# Sequences (0: those of the split), most tokens of each, and forward
-# passes (a backward pass is two). HellaSwag and MS MARCO have about so
-# many tokens; MLDR has 200,000 documents of 3,308.
+# Sequences (0: those of the split), most tokens of each, and forward passes (a backward pass is
+# two). HellaSwag and MS MARCO have about so many tokens; MLDR has 200,000 documents of 3,308.
 EVALUATIONS = {
     "eval_extrapolation.py": (0, ALL, 1),
     "eval_recall.py": (250, ALL, 2),
@@ -91,8 +90,8 @@ def estimate_training(config: settings.Config, made: dict) -> tuple[GPT, str, Co
 def estimate(words: list[str], made: dict) -> tuple[str, Counter]:
     """Return a note on a command, and its cost.
 
-    made: the folders of earlier commands, each with the Training that its
-    model is from, or else the flags; the command's folder is added.
+    made: the folders of earlier commands, each with the Training that its model is from, or else
+    the flags; the command's folder is added.
     """
     program = words[words[0] == "-m"]
     values = dict(itertools.pairwise(words))  # by flag

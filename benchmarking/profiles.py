@@ -1,8 +1,8 @@
 """Time of a call, and its profile: where the time goes, and the longest kernels.
 
-Kernels belong to a group by their name. "waiting" is the rest of the
-wall time, in which the device waits for the host. On a CPU, operators
-take the place of kernels, and the profiled round is slower than others.
+Kernels belong to a group by their name. "waiting" is the rest of the wall time, in which the device
+waits for the host. On a CPU, operators take the place of kernels, and the profiled round is slower
+than others.
 """
 
 import re
@@ -33,9 +33,8 @@ def measure_seconds(call: Callable[[], object], device: torch.device) -> float:
 def measure_gpu_seconds(call: Callable[[], object], device: torch.device) -> float:
     """Return the seconds for which a GPU is busy with what `call()` launches.
 
-    The GPU sleeps until all kernels are queued: slow launches do not
-    count. On a CPU, or if `call()` waits for the GPU, this is
-    `measure_seconds`.
+    The GPU sleeps until all kernels are queued: slow launches do not count. On a CPU, or if
+    `call()` waits for the GPU, this is `measure_seconds`.
     """
     if device.type == "cpu":
         return measure_seconds(call, device)
@@ -68,8 +67,7 @@ def kernel_group(name: str) -> str:
 def profile_round(call: Callable[[], object], device: torch.device, seconds: float) -> dict:
     """Return the fractions of the time of `call()` by group, and the longest kernels with ms.
 
-    seconds: wall time of a call that is not profiled, which counts on a
-    GPU.
+    seconds: wall time of a call that is not profiled, which counts on a GPU.
     """
     is_gpu = device.type == "cuda"
     kind = "CUDA" if is_gpu else "CPU"
@@ -79,9 +77,7 @@ def profile_round(call: Callable[[], object], device: torch.device, seconds: flo
     groups = dict.fromkeys((*GROUPS, OTHER), 0.0)
     kernels = []
     for event in profiled.key_averages():
-        spent = (
-            event.self_device_time_total if is_gpu else event.self_cpu_time_total
-        ) / 1000
+        spent = (event.self_device_time_total if is_gpu else event.self_cpu_time_total) / 1000
         if event.device_type.name == kind and spent > 0:
             groups[kernel_group(event.key)] += spent
             kernels.append({"name": event.key[:200], "calls": event.count, "ms": spent})

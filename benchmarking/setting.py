@@ -21,12 +21,11 @@ from benchmarking.profiles import measure_seconds
 from model import GPT, GPTConfig
 
 BASELINES = ("rope", "nope")  # encodings that every benchmark measures
-# Paths that are compared with that of "auto" where they support the encoding.
-# They are tried before they are timed, and left out if the hardware fails.
+# Paths that are compared with that of "auto" where they support the encoding. They are tried before
+# they are timed, and left out if the hardware fails.
 PATHS: dict[str, tuple[str, ...]] = {"cpu": ("dense", "sdpa/flash")}
 PATHS["cuda"] = (*PATHS["cpu"], "sdpa/cudnn", "triton", "flex")
-# Longest context of a compiled dense path: each chunk is compiled
-# separately.
+# Longest context of a compiled dense path: each chunk is compiled separately.
 DENSE_CONTEXT = 8192
 SEED = 1
 
@@ -43,8 +42,7 @@ class Setting:
     compile: bool
     steps: int = 1  # train: optimizer steps of a round
     micro_batches: int = 1  # train: of an optimizer step
-    # settings of GPTConfig that replace those of the size, such as
-    # n_layer
+    # settings of GPTConfig that replace those of the size, such as n_layer
     shape: dict[str, Any] = field(default_factory=dict)
 
     def build_model(self, pe: str, block_size: int, path: str = "auto") -> GPT:
@@ -154,9 +152,8 @@ def make_entry(
 ) -> dict:
     """Return the numbers of one case, from the seconds of all measured together.
 
-    "others" has the seconds of the cases that it is compared with,
-    "ratios" its speed over theirs, the median over rounds. peak: FLOP/s
-    of the device, None if unknown.
+    "others" has the seconds of the cases that it is compared with, "ratios" its speed over theirs,
+    the median over rounds. peak: FLOP/s of the device, None if unknown.
     """
     median = statistics.median(seconds[name])
     rate = case.tokens / median

@@ -15,8 +15,7 @@ from posenc import Encoding, WeightedDecay
 class Layer:
     """One attention layer of a model that reads tokens (B, T).
 
-    x: its input after the LayerNorm, (B, T, C). pos: positions (1, T)
-    int64.
+    x: its input after the LayerNorm, (B, T, C). pos: positions (1, T) int64.
     """
 
     attn: Attention
@@ -39,8 +38,7 @@ class Layer:
     def bias(self) -> Tensor | None:
         """Return the bias of all pairs, also of later keys: (B|1, H|1, T, T).
 
-        With what `logits_transform` adds. None: nothing is added to
-        logits.
+        With what `logits_transform` adds. None: nothing is added to logits.
         """
         if self.encoding.has("logits_transform"):
             q, k = self.queries_and_keys()

@@ -2,10 +2,9 @@
 
     ratio = perplexity_ratio([(entry, other), (entry_of_seed_2, other_of_seed_2)])
 
-docs/evaluation.md ("Intervals") describes both, and how they are added.
-Widening a percentile interval by t / 1.96 * sqrt(n / (n - 1)), for n
-segments, is Hesterberg's "expanded percentile interval" (2015).
-Segments are at most 32; a single window is cut at bins of positions.
+docs/evaluation.md ("Intervals") describes both, and how they are added. Widening a percentile
+interval by t / 1.96 * sqrt(n / (n - 1)), for n segments, is Hesterberg's "expanded percentile
+interval" (2015). Segments are at most 32; a single window is cut at bins of positions.
 """
 
 import math
@@ -37,9 +36,7 @@ class Interval:
         return self.map(lambda value: math.inf if value >= 700 else math.exp(value))
 
     def map(self, function) -> "Interval":
-        low, high = (
-            None if end is None else function(end) for end in (self.low, self.high)
-        )
+        low, high = (None if end is None else function(end) for end in (self.low, self.high))
         return replace(self, estimate=function(self.estimate), low=low, high=high)
 
 
@@ -54,9 +51,8 @@ def t_quantile(degrees: int) -> float:
 def perplexity_ratio(pairs: Sequence[tuple[dict, dict]]) -> Interval:
     """Return the ratio of two perplexities, first over second.
 
-    pairs: for each seed, entries of eval_extrapolation.py. Entries
-    without losses of blocks, or with different numbers of predictions,
-    are compared by standard errors. NaN or Inf: no interval.
+    pairs: for each seed, entries of eval_extrapolation.py. Entries without losses of blocks, or
+    with different numbers of predictions, are compared by standard errors. NaN or Inf: no interval.
     """
     differences = [first["loss"] - second["loss"] for first, second in pairs]
     if not np.isfinite(differences).all():
@@ -76,9 +72,8 @@ def perplexity_ratio(pairs: Sequence[tuple[dict, dict]]) -> Interval:
 def segment_losses(entries: Sequence[dict]) -> tuple[np.ndarray, np.ndarray] | None:
     """Return mean losses of segments, (entries, segments), and relative sizes.
 
-    Segments end where blocks of the entry with the fewest blocks end;
-    others count on both sides, in proportion. None for fewer than two
-    blocks.
+    Segments end where blocks of the entry with the fewest blocks end; others count on both sides,
+    in proportion. None for fewer than two blocks.
     """
     curves = [_cumulative_losses(entry) for entry in entries]
     fewest = min((bounds for bounds, _ in curves), key=len)
@@ -111,8 +106,7 @@ def _unpaired(pairs: Sequence[tuple[dict, dict]], differences: Numbers) -> Inter
     errors = np.array([[entry["loss_se"] for entry in pair] for pair in pairs], float)
     if np.isnan(errors).any():  # None in the record: no interval
         return Interval(float(np.mean(differences)), seeds=len(pairs), paired=False)
-    # Seeds share the text: its error does not decrease with their
-    # number.
+    # Seeds share the text: its error does not decrease with their number.
     width = NORMAL_QUANTILE * math.hypot(*errors.mean(0))
     return over_seeds(differences, (width, width), paired=False)
 
@@ -128,9 +122,7 @@ def ratio_of_rounds(first: Numbers, second: Numbers = ()) -> Interval:
     counts = np.array([len(sample) for sample in samples])
     if counts.min() < 2:
         return Interval(estimate).exp()
-    variances = (
-        np.array([sample.var(ddof=1) for sample in samples]) / counts
-    )  # of the means
+    variances = np.array([sample.var(ddof=1) for sample in samples]) / counts  # of the means
     if not variances.any():
         return Interval(estimate, estimate, estimate).exp()
     terms = variances**2 / (counts - 1)

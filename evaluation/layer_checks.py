@@ -1,8 +1,8 @@
 """Checks of one layer's encoding: its hooks, gradients and attention paths.
 
-Each takes an encoding as in --pe, and yields measured errors with their
-bounds, or returns None. It raises CheckFailed, or NotApplicable with
-the reason. Its docstring has the usual cause of a failure.
+Each takes an encoding as in --pe, and yields measured errors with their bounds, or returns None. It
+raises CheckFailed, or NotApplicable with the reason. Its docstring has the usual cause of a
+failure.
 
 B batch, H heads, T queries, S keys, D head dimension, C width.
 """
@@ -42,8 +42,7 @@ def make_encoding(
     torch.manual_seed(0)
     encoding = pe_spec.build(spec, heads, width, 64, 1, causal, managed=True)[0]
     drawn = [parameter.normal_(std=std).clone() for parameter in encoding.parameters()]
-    # Clamp by reflection, not onto a bound, where formulas may have a
-    # kink.
+    # Clamp by reflection, not onto a bound, where formulas may have a kink.
     encoding.clamp_parameters_()
     for parameter, value in zip(encoding.parameters(), drawn, strict=True):
         parameter.copy_(2 * parameter - value)
@@ -110,10 +109,9 @@ def small_chunks():
 def check_options(spec: str) -> None:
     """Check constructor and options, and that 2 to 12 heads are possible.
 
-    Usual cause: __init__(self, heads, channels, block_size, *, option:
-    int = 8) must call super().__init__(heads, channels, block_size)
-    first. A default is a number, None, or one of the option's words in
-    option_words
+    Usual cause: __init__(self, heads, channels, block_size, *, option: int = 8) must call
+    super().__init__(heads, channels, block_size) first. A default is a number, None, or one of the
+    option's words in option_words
     """
     for cls, _ in pe_spec.parse(spec):
         for option in inspect.signature(cls).parameters.values():
@@ -122,9 +120,7 @@ def check_options(spec: str) -> None:
             words = cls.option_words.get(option.name, ())
             is_number = option.default is None or type(option.default) in (int, float)
             is_valid = option.default in words if words else is_number
-            require(
-                is_valid, f"the default of the option {option.name} is {option.default!r}"
-            )
+            require(is_valid, f"the default of the option {option.name} is {option.default!r}")
             for word in words:
                 pe_spec.build(f"{cls.names[0]}:{option.name}={word}", H, C, 64, layers=1)
     for heads, width, block_size in ((2, 12, 16), (3, 24, 100), (12, 96, 64)):
@@ -136,13 +132,12 @@ def check_options(spec: str) -> None:
 def check_shapes(spec: str) -> None:
     """Check shapes and dtypes of what hooks return, and that arguments stay.
 
-    Usual cause: a bias that reads features needs the method features.
-    bias must index parameters of a head by [h], of shape (H, 1, 1).
-    features must return two tuples: a linear layer of x gives (B, T,
-    H): use .mT; pos gives (B|1, T): use pos.float()[:, None]. rotate
-    must compute in float32 or float64 and return x.to(q.dtype); another
-    width needs changes_width = True. x.add_() and x += y change
-    arguments: use x = x + y
+    Usual cause: a bias that reads features needs the method features. bias must index parameters of
+    a head by [h], of shape (H, 1, 1).
+    features must return two tuples: a linear layer of x gives (B, T, H): use .mT; pos gives (B|1,
+    T): use pos.float()[:, None]. rotate must compute in float32 or float64 and return
+    x.to(q.dtype); another width needs changes_width = True. x.add_() and x += y change arguments:
+    use x = x + y
     """
     encoding = make_encoding(spec)
     for hook, arguments in _hook_calls(encoding):
@@ -224,8 +219,8 @@ def _tensors(values) -> list[Tensor]:
 def check_device(spec: str) -> None:
     """Call all hooks on another device (meta, without values).
 
-    Usual cause: torch.arange and the like without device=x.device,
-    constants without register_buffer, or .item()
+    Usual cause: torch.arange and the like without device=x.device, constants without
+    register_buffer, or .item()
     """
     encoding = make_encoding(spec).to("meta")
     with torch.device("cpu"):
@@ -240,9 +235,9 @@ def check_device(spec: str) -> None:
 def check_formulas(spec: str, causal: bool) -> Measurements:
     """Compare `bias` with factors, distance_bias, triton_bias, reference_bias.
 
-    Usual cause: a sign or a missing term; or factors hold for earlier
-    keys only: set causal_only = ("factors",). Override only
-    distance_bias, not bias. For triton_bias see triton_attention/bias.py
+    Usual cause: a sign or a missing term; or factors hold for earlier keys only: set causal_only =
+    ("factors",). Override only distance_bias, not bias. For triton_bias see
+    triton_attention/bias.py
     """
     encoding = make_encoding(spec, causal=causal)
     x = torch.randn(B, T, C)
@@ -304,10 +299,9 @@ def _triton_bias(encoding, q_features: tuple, k_features: tuple) -> Tensor:
 def check_finite(spec: str) -> None:
     """Check hooks, also of far tokens, and attention after clamping.
 
-    Usual cause: log(0) or 0 / 0 at distance 0: use log1p or clamp; exp
-    overflows far away. To mask keys, set window_size, or use a large
-    number such as -1e4 instead of -inf. clamp_parameters_ bounds
-    parameters in place, under @torch.no_grad(): self.r.clamp_(min=0)
+    Usual cause: log(0) or 0 / 0 at distance 0: use log1p or clamp; exp overflows far away. To mask
+    keys, set window_size, or use a large number such as -1e4 instead of -inf. clamp_parameters_
+    bounds parameters in place, under @torch.no_grad(): self.r.clamp_(min=0)
     """
     encoding = make_encoding(spec)
     far = min(encoding.max_context or FAR, FAR)
@@ -341,9 +335,8 @@ def check_gradients(spec: str, causal: bool) -> Measurements:
 
     Relative to the gradient's norm, for the best of several step sizes.
 
-    Usual cause: detach(), .data or no_grad in a formula, a wrong
-    backward, sqrt'(0) at distance 0, or a parameter that no hook uses,
-    or only in round()
+    Usual cause: detach(), .data or no_grad in a formula, a wrong backward, sqrt'(0) at distance 0,
+    or a parameter that no hook uses, or only in round()
     """
     encoding = make_encoding(spec, heads=2, width=12, causal=causal).double().eval()
     x = torch.randn(1, 9, 12).double()
@@ -391,8 +384,7 @@ def difference_error(
 def check_rotation_in_bfloat16(spec: str) -> Measurements:
     """Compare rotation in bfloat16 and float32 at far positions, by norms.
 
-    Usual cause: compute angles and sines in float32 or float64, cast
-    the result
+    Usual cause: compute angles and sines in float32 or float64, cast the result
     """
     encoding = make_encoding(spec)
     last = min(encoding.max_context or FAR, FAR)
@@ -422,11 +414,10 @@ def attention_case(spec: str, causal: bool) -> tuple[Any, Tensor, Tensor]:
 def check_paths(spec: str, causal: bool, backward: bool) -> Measurements:
     """Compare all paths with one matrix of all pairs; also gradients.
 
-    Usual cause: a bias depends on T or S: use pos and d. Factors differ
-    from bias, or hold for earlier keys only: set causal_only =
-    ("factors",). Use |i - j| or |S_i - S_j| where self.causal is
-    False. If there is no formula for later keys: supports_bidirectional
-    = False
+    Usual cause: a bias depends on T or S: use pos and d. Factors differ from bias, or hold for
+    earlier keys only: set causal_only = ("factors",). Use |i - j| or |S_i - S_j| where self.causal
+    is
+    False. If there is no formula for later keys: supports_bidirectional = False
     """
     encoding, x, qkv = attention_case(spec, causal)
     if encoding.has("bias") and not causal:
@@ -462,8 +453,7 @@ def _check_later_keys(bias: Tensor) -> None:
 def check_padding(spec: str, gradients: bool) -> Measurements:
     """Compare a padded batch with each text alone; padding has no gradient.
 
-    Usual cause: a value depends on masked tokens: use `mask` and causal
-    sums
+    Usual cause: a value depends on masked tokens: use `mask` and causal sums
     """
     encoding, x, qkv = attention_case(spec, causal=False)
     qkv.requires_grad_(gradients)

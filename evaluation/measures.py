@@ -15,8 +15,8 @@ GAIN = "Gain of context"  # record["metric"] of gain_records
 def speed_ratio(entry: dict, other: dict) -> Interval:
     """Return the ratio of two speeds, a mean over rounds of log ratios.
 
-    Both are relative to rope, which bench.py measures in the same
-    round. Records without its seconds have no interval.
+    Both are relative to rope, which bench.py measures in the same round. Records without its
+    seconds have no interval.
     """
     if not ("others" in entry and "others" in other):
         return Interval(entry["ratios"]["rope"] / other["ratios"]["rope"])
@@ -41,9 +41,8 @@ MEASURES = {"memory": memory_ratio, "time per token": time_ratio}  # of training
 def gain_records(records: list[dict]) -> list[dict]:
     """Return records of GAIN: of those with losses by position at two lengths.
 
-    eval_extrapolation.py --within_documents records such losses on the
-    same windows. An entry is the mean from half its position on, the
-    first one from 0 on.
+    eval_extrapolation.py --within_documents records such losses on the same windows. An entry is
+    the mean from half its position on, the first one from 0 on.
     """
     found = []
     for record in records:

@@ -70,9 +70,8 @@ def read_in_chunks(model: GPT, tokens: Tensor, chunk: int) -> Tensor:
 def check_causality(spec: str, path: str) -> Measurements:
     """Change or remove later tokens, far beyond the training length of 32.
 
-    Usual cause: a feature depends on later tokens, as x.mean(1) does,
-    or on the text's length: use pos, not x.size(1); logits_transform
-    does not use `mask`
+    Usual cause: a feature depends on later tokens, as x.mean(1) does, or on the text's length: use
+    pos, not x.size(1); logits_transform does not use `mask`
     """
     model = make_model(spec, attention=path)
     tokens = torch.randint(V, (2, 150))[:, : model.max_context]
@@ -90,9 +89,8 @@ def check_causality(spec: str, path: str) -> Measurements:
 def check_order(spec: str) -> None:
     """Reverse 19 of 20 tokens: the last logits of one layer must change.
 
-    Usual cause: a hook's name is misspelled, or no hook uses pos or
-    sums; what only changes other encodings' logits needs one, as in
-    dape+kerple
+    Usual cause: a hook's name is misspelled, or no hook uses pos or sums; what only changes other
+    encodings' logits needs one, as in dape+kerple
     """
     if spec in WITHOUT_ORDER:
         raise NotApplicable("does not distinguish the order of tokens in one layer")
@@ -110,8 +108,8 @@ def check_order(spec: str) -> None:
 def check_cache(spec: str, path: str) -> Measurements:
     """Compare logits of 60 tokens read through a KV cache with one pass.
 
-    Usual cause: features ignore `previous` or `pos`: add previous[0] to
-    cumulative sums, and use pos, not torch.arange(T)
+    Usual cause: features ignore `previous` or `pos`: add previous[0] to cumulative sums, and use
+    pos, not torch.arange(T)
     """
     model = make_lively_model(spec, attention=path)
     tokens = torch.randint(V, (2, 60))
@@ -153,8 +151,7 @@ def require_graphs(backend: CompileCounterWithBackend, count: int) -> None:
 def check_fixed_shapes(spec: str) -> Measurements:
     """Decode 20 tokens with a cache of fixed shapes and one compiled graph.
 
-    Usual cause: .item(), `if` on a tensor, or S, the capacity of the
-    cache
+    Usual cause: .item(), `if` on a tensor, or S, the capacity of the cache
     """
     torch._dynamo.reset()
     backend = CompileCounterWithBackend("eager")
@@ -174,8 +171,7 @@ def check_fixed_shapes(spec: str) -> Measurements:
 def check_one_graph(spec: str) -> Measurements:
     """Compile each kind of layer to one graph, and compare with eager mode.
 
-    Usual cause: .item(), numpy, or `if` on a tensor: use torch.where or
-    clamp
+    Usual cause: .item(), numpy, or `if` on a tensor: use torch.where or clamp
     """
     model = make_lively_model(spec)
     plain = gradients(model)
@@ -196,8 +192,7 @@ def check_one_graph(spec: str) -> Measurements:
 def check_bfloat16(spec: str) -> Measurements:
     """Compare logits in bfloat16 and float32, by norms; also with a KV cache.
 
-    Usual cause: bfloat16 has 8 bits: compute positions and sums in
-    float32
+    Usual cause: bfloat16 has 8 bits: compute positions and sums in float32
     """
     model = make_lively_model(spec)
     tokens = torch.randint(V, (2, 60))
@@ -215,8 +210,7 @@ def check_bfloat16(spec: str) -> Measurements:
 def check_float64(spec: str, causal: bool) -> Measurements:
     """Check a float64 model: logits, KV cache, a finite difference of the loss.
 
-    Usual cause: a hook rounds to float32: use x's dtype, as in
-    pos.to(x.dtype)
+    Usual cause: a hook rounds to float32: use x's dtype, as in pos.to(x.dtype)
     """
     if not causal and not layer_checks.supports_bidirectional(spec):
         raise NotApplicable("supports_bidirectional = False")
@@ -241,9 +235,8 @@ def check_float64(spec: str, causal: bool) -> Measurements:
 def check_determinism(spec: str) -> None:
     """Repeat loss and gradients with a seed, a state_dict, recomputed blocks.
 
-    Usual cause: a hook keeps something, or draws random numbers that
-    torch does not, or in evaluation. Those of __init__ must be a
-    parameter or a buffer
+    Usual cause: a hook keeps something, or draws random numbers that torch does not, or in
+    evaluation. Those of __init__ must be a parameter or a buffer
     """
     model = make_lively_model(spec).train()
     other = GPT(model.config).train()  # with other initial values
@@ -267,8 +260,7 @@ def check_determinism(spec: str) -> None:
 def check_training(spec: str) -> Measurements:
     """Take 20 optimizer steps on one batch: the loss must fall.
 
-    Usual cause: tokens do not reach the output, or the initial bias is
-    large
+    Usual cause: tokens do not reach the output, or the initial bias is large
     """
     model = make_model(spec, n_layer=1).train()
     optimizer = make_optimizer(model, lr=1e-2)

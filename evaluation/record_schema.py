@@ -3,11 +3,11 @@
     read_records(["runs/cable/eval_stdlib_val.json"], remedy)  # {source: record}
     find_mismatch(record, Perplexity)  # None, or "expected float >= 0 at ..."
 
-Records are checked once, when they are read, and stay dictionaries; programs
-rely on the fields without a default. An optional field that is UNSET may be
-missing, but not null. Names of data sets and splits become parts of file names.
-Numbers are finite, except for perplexities: the exponential of a loss of at
-least 700 is infinity (model.py).
+Records are checked once, when they are read, and stay dictionaries; programs rely on the fields
+without a default. An optional field that is UNSET may be missing, but not null. Names of data sets
+and splits become parts of file names.
+Numbers are finite, except for perplexities: the exponential of a loss of at least 700 is infinity
+(model.py).
 """
 
 from collections.abc import Sequence
@@ -312,8 +312,8 @@ def schema_of(record) -> Any:
 def read_json_values(path: str | Path, remedy: str) -> dict[str, Any]:
     """Return {source: JSON value} of a file, or of the lines of a .jsonl file.
 
-    PATH.jsonl:NAME selects the run NAME. A corrupt line is None. Raises
-    InputError as read_json does, and if there is no such line.
+    PATH.jsonl:NAME selects the run NAME. A corrupt line is None. Raises InputError as read_json
+    does, and if there is no such line.
     """
     file, separator, name = str(path).partition(".jsonl:")
     file += ".jsonl" if separator else ""
@@ -334,9 +334,8 @@ def read_json_values(path: str | Path, remedy: str) -> dict[str, Any]:
 def read_records(paths: Sequence[str | Path], remedy: str) -> dict[str, dict]:
     """Return {source: record} of JSON files, or JSON lines with a record each.
 
-    Sources are the path or, of a line, "PATH, line N"; paths: see
-    read_json_values. Raises InputError, for all files at once, if one is
-    missing, corrupt, or has a wrong field.
+    Sources are the path or, of a line, "PATH, line N"; paths: see read_json_values. Raises
+    InputError, for all files at once, if one is missing, corrupt, or has a wrong field.
     """
     records, problems = {}, []
     for path in paths:

@@ -1,7 +1,6 @@
 """Evaluation of runs, and the JSON records next to their checkpoints.
 
-A program defines its config, plans of what to measure on a run, and the
-measurement:
+A program defines its config, plans of what to measure on a run, and the measurement:
 
     @dataclass
     class Config(TextEvaluationConfig): ...
@@ -10,12 +9,11 @@ measurement:
 
     run_evaluation(config, plan)
 
-All runs are planned before anything is computed. Under torchrun every
-rank measures its part of the text, and rank 0 writes.
+All runs are planned before anything is computed. Under torchrun every rank measures its part of the
+text, and rank 0 writes.
 
-A record (docs/evaluation.md) is written after each length. Results with
-the same identity are kept, also those that other evaluations add
-meanwhile.
+A record (docs/evaluation.md) is written after each length. Results with the same identity are kept,
+also those that other evaluations add meanwhile.
 """
 
 import contextlib
@@ -131,8 +129,8 @@ class LoadedRun:
     def batches(self, items: np.ndarray, tokens: int, label: str, unit: str) -> Iterator:
         """Yield this rank's batches of the items, of BATCH_TOKENS or one item.
 
-        tokens: per item. label, unit: of the progress bar. Ranks'
-        numbers of batches differ by at most one.
+        tokens: per item. label, unit: of the progress bar. Ranks' numbers of batches differ by at
+        most one.
         """
         size = self.processes.world_size
         rounds = -(-len(items) // (size * max(1, BATCH_TOKENS // tokens)))
@@ -174,8 +172,8 @@ class LoadedRun:
 def windowed_losses(model: GPT, tokens: Tensor, targets: Tensor, window: int) -> Tensor:
     """Return cross-entropies in nats (B, t) float32 of the last t tokens' targets.
 
-    No token attends `window` tokens back or further, and memory does not grow with the
-    text: it is read through a cache.
+    No token attends `window` tokens back or further, and memory does not grow with the text: it is
+    read through a cache.
     """
     first = tokens.size(1) - targets.size(1)  # position of the first target
     cache, losses = Cache(model, window=window), []
@@ -210,9 +208,8 @@ def run_evaluation(
 ) -> None:
     """Evaluate every run of the config and print tables of the results.
 
-    plan_run(run, checkpoint, shards, config): returns a Plan for each
-    record; raises InputError if it cannot be evaluated. causal: of
-    load_model.
+    plan_run(run, checkpoint, shards, config): returns a Plan for each record; raises InputError if
+    it cannot be evaluated. causal: of load_model.
     """
     with evaluation_ranks(config) as ranks:
         plans = []
@@ -238,17 +235,15 @@ def run_evaluation(
 def evaluation_ranks(config: EvaluationConfig) -> Iterator[Ranks]:
     """Yield torchrun's ranks, the device, and the dtype of products."""
     with distributed.process_group() as processes:
-        device, dtype = devices.select_device(
-            config.device, config.dtype, processes.local_rank
-        )
+        device, dtype = devices.select_device(config.device, config.dtype, processes.local_rank)
         yield processes, device, dtype
 
 
 def load_run(run: str, config: EvaluationConfig, ranks: Ranks, **options) -> LoadedRun:
     """Return a run's newest checkpoint, or a file, ready to be evaluated.
 
-    One rank chooses it, because a training may write another one. Raises
-    InputError if ranks have read different weights.
+    One rank chooses it, because a training may write another one. Raises InputError if ranks have
+    read different weights.
     """
     processes, device, dtype = ranks
     path = processes.gather(str(checkpoint_path(run)))[0]
@@ -330,8 +325,7 @@ def record_path(run: str | Path, *parts: str) -> Path:
 def existing_record(path: Path, identity: dict) -> dict:
     """Return the record with this identity, or {}: it may be replaced.
 
-    Raises InputError if it is corrupt, or of another text or protocol:
-    its results would be lost.
+    Raises InputError if it is corrupt, or of another text or protocol: its results would be lost.
     """
     if not path.exists():
         return {}
@@ -355,17 +349,14 @@ def update_record(
 ) -> dict:
     """Add missing lengths to the record at `path`; return it with `lengths`.
 
-    measure: returns the entry of a length; None if it is not supported.
-    All processes measure, rank 0 writes; None: this process alone.
-    facts: further values of the provenance. Raises InputError for NaN
-    or Inf.
+    measure: returns the entry of a length; None if it is not supported. All processes measure, rank
+    0 writes; None: this process alone.
+    facts: further values of the provenance. Raises InputError for NaN or Inf.
     """
     header = make_header(run, identity)
     processes = processes or distributed.Processes()
     if path.exists() and not existing_record(path, identity):
-        print(
-            f"{path} is of another checkpoint, dtype or setting: its results are replaced"
-        )
+        print(f"{path} is of another checkpoint, dtype or setting: its results are replaced")
     known, is_repeated = {}, True
     for length in lengths:
         # also of evaluations that run at the same time

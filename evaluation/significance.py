@@ -1,10 +1,9 @@
 """Paired t-tests over seeds, as in table 3 of the Sandwich paper.
 
-The paper trains five seeds, and marks where Sandwich is significantly
-better (dagger) or worse (asterisk) in a "paired two-sided t-test" at a
-level of 0.05. It does not print what is paired. Here the test is over
-training seeds on the same text, so it covers the choice of the seed,
-not that of the text.
+The paper trains five seeds, and marks where Sandwich is significantly better (dagger) or worse
+(asterisk) in a "paired two-sided t-test" at a level of 0.05. It does not print what is paired. Here
+the test is over training seeds on the same text, so it covers the choice of the seed, not that of
+the text.
 """
 
 import warnings

@@ -47,13 +47,12 @@ def generate(
 ) -> Iterator[dict[int, int]]:
     """Yield the new tokens of each step, {row: token}, of unfinished rows.
 
-    model: `prepare_generation` makes it faster. prompts: of at least
-    one token.
+    model: `prepare_generation` makes it faster. prompts: of at least one token.
     end_token: finishes a row; it is not yielded.
 
-    All rows advance together from the end of the shortest prompt; a row
-    inside of its prompt takes the prompt's token. When an encoding's
-    longest context is full, its second half is the start of a new one.
+    All rows advance together from the end of the shortest prompt; a row inside of its prompt takes
+    the prompt's token. When an encoding's longest context is full, its second half is the start of
+    a new one.
     """
     generator = torch.Generator(device).manual_seed(config.seed)
     prompt_lengths = [len(prompt) for prompt in prompts]
@@ -69,8 +68,7 @@ def generate(
     texts = torch.tensor(padded, device=device)  # (B, tokens); grows as it is filled
     first_new = torch.tensor(prompt_lengths, device=device)
     length = min(prompt_lengths)  # tokens known of every row
-    # the cache holds `cached` tokens of each row, from position `start`
-    # on
+    # the cache holds `cached` tokens of each row, from position `start` on
     start, cached = 0, 0
     cache = Cache(model, capacity)
     while running:
@@ -114,28 +112,22 @@ def _logits(model: GPT, tokens: Tensor, cache: Cache, compiled: Callable | None)
     if compiled is not None and cache.length > 0:
         if cache.position is None:
             cache.fix_shapes()
-        return compiled(
-            model, tokens.clone(), cache
-        )  # a slice has another alignment in each step
+        return compiled(model, tokens.clone(), cache)  # a slice has another alignment in each step
     for part in tokens.split(CACHE_CHUNK, 1):
         last = model.hidden(part, cache)[:, -1]  # (B, C)
     return last @ model.output_embeddings.T
 
 
-def sample_token(
-    logits: Tensor, config: SamplingConfig, generator: torch.Generator
-) -> Tensor:
+def sample_token(logits: Tensor, config: SamplingConfig, generator: torch.Generator) -> Tensor:
     """Return one token per row of logits (B, V) float32: (B,) int64.
 
-    Temperature applies first, then top_k, then top_p to what top_k
-    leaves.
+    Temperature applies first, then top_k, then top_p to what top_k leaves.
     """
     if config.temperature == 0:
         return logits.argmax(-1)
     # at most 0: a low temperature cannot overflow
     shifted = logits - logits.amax(-1, keepdim=True)
-    # Lower temperatures differ only in float32's range: 1 / 1e-40 is
-    # Inf.
+    # Lower temperatures differ only in float32's range: 1 / 1e-40 is Inf.
     probabilities = (shifted / max(config.temperature, 1e-30)).softmax(-1)
     tokens = None  # those of the columns of `probabilities`, if not all in order
     if config.top_k is not None and config.top_k < logits.size(-1):
@@ -158,10 +150,9 @@ def sample_token(
 def prepare_generation(model: GPT, dtype: torch.dtype) -> None:
     """Cast the weights of all matrix products for autocast to `dtype`.
 
-    Call it when the model is on its device; the model can then only
-    generate. On a CPU the product with one row reads all weights. In
-    float32, those (out, in) with out >= in are stored by columns, which
-    halves its time.
+    Call it when the model is on its device; the model can then only generate. On a CPU the product
+    with one row reads all weights. In float32, those (out, in) with out >= in are stored by
+    columns, which halves its time.
     """
     cast_blocks(model, dtype)
     tables = [model.wte, model.output_layer]

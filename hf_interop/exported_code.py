@@ -4,8 +4,7 @@
     check_plugin(plugin, modules)                   # raise unless a plugin can be exported
     write_modules(folder, exported)                 # MODULES and plugins
 
-modules: names of those that the folder contains, each under its
-`flat_name`.
+modules: names of those that the folder contains, each under its `flat_name`.
 """
 
 import ast
@@ -137,12 +136,9 @@ def write_modules(folder: Path, exported: list[Plugin]) -> None:
     sources = {name: _source_path(name).read_text(encoding="utf-8") for name in MODULES}
     for plugin in exported:
         sources[plugin.module] = importlib.util.decode_source(plugin.source)
-    # transformers copies the files of lines "from .x import y"; plugins
-    # register encodings.
+    # transformers copies the files of lines "from .x import y"; plugins register encodings.
     for name in modules[1:]:
-        sources[MODULES[0]] += (
-            f"from .{flat_name(name)} import __name__ as _  # noqa: E402\n"
-        )
+        sources[MODULES[0]] += f"from .{flat_name(name)} import __name__ as _  # noqa: E402\n"
     for module, source in sources.items():
         text = flatten_imports(source, modules)
         (folder / f"{flat_name(module)}.py").write_text(text, encoding="utf-8")

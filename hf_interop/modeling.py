@@ -4,15 +4,13 @@
     logits = model(tokens).logits       # (B, T) int64 -> (B, T, V)
     model.generate(tokens)              # with transformers' KV cache
 
-An encoder loads with AutoModelForMaskedLM. AutoModel gives the hidden
-states of either: model(tokens).last_hidden_state, (B, T, C).
+An encoder loads with AutoModelForMaskedLM. AutoModel gives the hidden states of either:
+model(tokens).last_hidden_state, (B, T, C).
 
-export_hf.py copies this file. Written for transformers 5. Importing it
-makes PyTorch round denormal numbers to 0 on the CPU: the attention
-weights of steep biases would be up to four times as slow.
+export_hf.py copies this file. Written for transformers 5. Importing it makes PyTorch round denormal
+numbers to 0 on the CPU: the attention weights of steep biases would be up to four times as slow.
 
-Legend: B batch, T tokens, C width, H heads, D head dimension, V
-vocabulary.
+Legend: B batch, T tokens, C width, H heads, D head dimension, V vocabulary.
 """
 
 import dataclasses
@@ -42,17 +40,15 @@ LOCATION += ("subfolder", "token")
 # NumPy before 2.4 warns if denormals are rounded at the first call.
 np.finfo(np.float32)
 np.finfo(np.float64)
-# Threads inherit this setting, so it is set before the first
-# computation.
+# Threads inherit this setting, so it is set before the first computation.
 torch.set_flush_denormal(True)
 
 
 class PosencConfig(PreTrainedConfig):
     """The fields of GPTConfig, stored in config.json.
 
-    export_hf.py adds training, max_position_embeddings of limited
-    encodings and plugin (file name -> SHA-256). Saving adds
-    weights_sha256 (as plugin).
+    export_hf.py adds training, max_position_embeddings of limited encodings and plugin (file name
+    -> SHA-256). Saving adds weights_sha256 (as plugin).
     """
 
     model_type = "posenc-gpt"
@@ -65,8 +61,7 @@ class PosencPreTrained(PreTrainedModel):
     """GPT wrapped as a transformers model.
 
     Encodings and norms stay float32 when a model is loaded as bfloat16.
-    safetensors has no checksum: loading checks the SHA-256 in
-    config.json.
+    safetensors has no checksum: loading checks the SHA-256 in config.json.
     """
 
     config_class = PosencConfig
@@ -92,9 +87,7 @@ class PosencPreTrained(PreTrainedModel):
             check_weights(pretrained_model_name_or_path, kwargs)
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
-    def save_pretrained(
-        self, save_directory, is_main_process: bool = True, *args, **kwargs
-    ):
+    def save_pretrained(self, save_directory, is_main_process: bool = True, *args, **kwargs):
         """Save a model, then add the weights' SHA-256 to config.json.
 
         With push_to_hub, transformers uploads the files without it.
@@ -176,10 +169,10 @@ class PosencPreTrained(PreTrainedModel):
         """Return the output of the last norm, (B, T, C) float32, and more.
 
         input_ids (B, T) or inputs_embeds (B, T, C). attention_mask:
-        (B, T), 0 at padding, on one side, which changes no row's
-        result. position_ids: only the model's own.
-        output_hidden_states: add the inputs of all blocks and the
-        result, each (B, T, C). Raises ValueError for other inputs.
+        (B, T), 0 at padding, on one side, which changes no row's result. position_ids: only the
+        model's own.
+        output_hidden_states: add the inputs of all blocks and the result, each (B, T, C). Raises
+        ValueError for other inputs.
         """
         if output_attentions or self.config.output_attentions:
             raise ValueError(
@@ -212,9 +205,7 @@ class PosencPreTrained(PreTrainedModel):
             lengths = None if self.model.config.causal else mask.long().sum(1)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
-        states = self.states(
-            x, cache, lengths, self.model.h if output_hidden_states else ()
-        )
+        states = self.states(x, cache, lengths, self.model.h if output_hidden_states else ())
         if original_index is not None:
             states = [take(state, original_index) for state in states]
         return BaseModelOutputWithPast(
@@ -262,9 +253,8 @@ class PosencWithLogits(PosencPreTrained):
 
         labels: as input_ids, -100 at tokens without a loss.
         logits_to_keep: only of that many last tokens; 0: of all.
-        num_items_in_batch: what the sum of the losses is divided by, None
-        for their number, as Trainer accumulates gradients. Other
-        arguments: see `encode`.
+        num_items_in_batch: what the sum of the losses is divided by, None for their number, as
+        Trainer accumulates gradients. Other arguments: see `encode`.
         """
         encoded = self.encode(input_ids, attention_mask, **inputs)
         hidden = encoded.last_hidden_state
@@ -322,8 +312,7 @@ class PosencForCausalLM(PosencWithLogits, GenerationMixin):
 def check_weights(name_or_path: str | Path, arguments: dict) -> None:
     """Raise OSError if weights have another SHA-256 than config.json says.
 
-    arguments: of from_pretrained. Models that push_to_hub uploaded have
-    none.
+    arguments: of from_pretrained. Models that push_to_hub uploaded have none.
     """
     location = {name: arguments[name] for name in LOCATION if name in arguments}
     try:
@@ -332,9 +321,7 @@ def check_weights(name_or_path: str | Path, arguments: dict) -> None:
         return  # transformers reports a missing config.json
     hashes = config.get("weights_sha256") or {}
     if not isinstance(hashes, dict) or any(Path(name).name != name for name in hashes):
-        raise OSError(
-            f"weights_sha256 in {name_or_path}/config.json is corrupt: export again"
-        )
+        raise OSError(f"weights_sha256 in {name_or_path}/config.json is corrupt: export again")
     for name, sha256 in hashes.items():
         try:
             path = cached_file(name_or_path, name, **location)
@@ -361,8 +348,7 @@ def is_padded(attention_mask: Tensor | None) -> TypeGuard[Tensor]:
 def pad_right(x: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
     """Move left padding to the right; return x and the index (B, T) to undo it.
 
-    x: (B, T) or (B, T, C). Raises ValueError for padding between
-    tokens.
+    x: (B, T) or (B, T, C). Raises ValueError for padding between tokens.
     """
     length = x.size(1)
     steps = torch.arange(length, device=x.device)
@@ -394,24 +380,19 @@ def check_positions(
     expected = mask.long().cumsum(1) - 1 + start
     is_row = position_ids.size(-1) == x.size(1)
     if not is_row or ((position_ids - expected) * mask).any():
-        raise ValueError(
-            "position_ids other than 0, 1, 2, … are not supported: leave them out"
-        )
+        raise ValueError("position_ids other than 0, 1, 2, … are not supported: leave them out")
 
 
 class CacheAdapter(Cache):
     """A transformers cache as a kv_cache.Cache.
 
-    Raises ValueError for caches that would round, drop or move what
-    they store.
+    Raises ValueError for caches that would round, drop or move what they store.
     """
 
     def __init__(self, cache, model: GPT):
         super().__init__(model)
         if not model.config.causal:
-            raise ValueError(
-                "an encoder has no cache: leave out past_key_values and use_cache"
-            )
+            raise ValueError("an encoder has no cache: leave out past_key_values and use_cache")
         kinds = {type(layer) for layer in getattr(cache, "layers", ())}
         kinds |= {getattr(cache, "layer_class_to_replicate", None) or DynamicLayer}
         if type(cache) is not DynamicCache or kinds != {DynamicLayer} or cache.offloading:
@@ -426,9 +407,8 @@ class CacheAdapter(Cache):
 class LayerCacheAdapter(LayerCache):
     """One layer of a transformers cache as a kv_cache.LayerCache.
 
-    Each key feature is a further layer of the cache, after those of the
-    model, so that what transformers does to a cache (beam search,
-    cropping) applies to it, too.
+    Each key feature is a further layer of the cache, after those of the model, so that what
+    transformers does to a cache (beam search, cropping) applies to it, too.
     """
 
     def __init__(self, cache, layer: int, count: int):

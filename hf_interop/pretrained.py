@@ -5,8 +5,8 @@
     if config := original_config(run, checkpoint["gpt"]):  # None under another encoding
         save_original(model, config, dtype, folder)     # as the class it came from
 
-Weights are read from safetensors and keep their dtype. Those of a GGUF
-are converted to float32 by transformers.
+Weights are read from safetensors and keep their dtype. Those of a GGUF are converted to float32 by
+transformers.
 """
 
 import contextlib
@@ -32,8 +32,7 @@ from text_data.tokenizer import GPT2_VOCABULARY, from_hugging_face, is_gpt2
 from training.checkpoints import check_finite, describe_load_error
 from training.run_folder import PRETRAINED
 
-# Our module -> theirs, whose rows it holds one after the other. GPT-2's
-# names are ours.
+# Our module -> theirs, whose rows it holds one after the other. GPT-2's names are ours.
 LLAMA_NAMES = {
     "wte": ["embed_tokens"],
     "ln_1": ["input_layernorm"],
@@ -72,9 +71,8 @@ def load_pretrained(
 ) -> tuple[GPT, str | None, Path | None, dict | None]:
     """Return a model, its commit on the hub, its files and its config.json.
 
-    name: as in import_pretrained.py. block_size: of a CABLE checkpoint,
-    which has no config.json and no tokenizer; None: 1024. Raises
-    InputError if the model does not exist or is not supported.
+    name: as in import_pretrained.py. block_size: of a CABLE checkpoint, which has no config.json
+    and no tokenizer; None: 1024. Raises InputError if the model does not exist or is not supported.
     """
     where, revision, folder, content = name, None, None, None
     if os.path.isfile(name) and not name.endswith(".gguf"):
@@ -153,13 +151,10 @@ def _find_folder(name: str) -> tuple[Path, str | None]:
     return folder, folder.name
 
 
-def tokenizer_of(
-    name: str, folder: Path | None, model: GPT
-) -> tuple[str, dict[str, bytes]]:
+def tokenizer_of(name: str, folder: Path | None, model: GPT) -> tuple[str, dict[str, bytes]]:
     """Return name and files (OpenAI's GPT-2: none) of a model's tokenizer.
 
-    Raises InputError if there is none, or if it has more tokens than
-    the model.
+    Raises InputError if there is none, or if it has more tokens than the model.
     """
     found, vocab_size, files = "gpt2", GPT2_VOCABULARY, {}
     paths = []
@@ -175,9 +170,7 @@ def tokenizer_of(
     elif folder and (model.config.block, model.config.vocab_size) != ("gpt2", vocab_size):
         raise InputError(f"{name} has no tokenizer.json: copy it from the model's source")
     elif folder:
-        print(
-            f"note: {name} has no tokenizer: its tokens are taken for those of OpenAI's gpt2"
-        )
+        print(f"note: {name} has no tokenizer: its tokens are taken for those of OpenAI's gpt2")
     if model.config.vocab_size < vocab_size:
         raise InputError(
             f"{name} has a vocabulary of {model.config.vocab_size:,} tokens, but its tokenizer "
@@ -242,9 +235,7 @@ def _load(name: str, folder: Path, **arguments) -> Any:
             **arguments,
         )
     if problems := [
-        f"{what.replace('_', ' ')} {sorted(found)}"
-        for what, found in report.items()
-        if found
+        f"{what.replace('_', ' ')} {sorted(found)}" for what, found in report.items() if found
     ]:
         raise InputError(
             f"the weights of {name} do not fit its settings ({'; '.join(problems)[:200]}): "
@@ -256,8 +247,8 @@ def _load(name: str, folder: Path, **arguments) -> Any:
 def read_gguf(path: Path):
     """Return transformers' model of a GGUF file, float32.
 
-    transformers reads some of the settings and fills in others: raises
-    InputError if it lost or added any.
+    transformers reads some of the settings and fills in others: raises InputError if it lost or
+    added any.
     """
     import gguf
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
@@ -275,9 +266,7 @@ def read_gguf(path: Path):
         if re.search("scal|sliding_window", key) and found[key] not in ("none", 0, 1)
     }
     if (extra := len(reader.tensors) - len([*model.parameters()])) > 0:
-        problems |= {x.name for x in reader.tensors if "rope" in x.name} or {
-            f"{extra} tensors"
-        }
+        problems |= {x.name for x in reader.tensors if "rope" in x.name} or {f"{extra} tensors"}
     if problems:
         raise InputError(
             f"transformers does not read all of {path} ({', '.join(sorted(problems))[:120]}): "
@@ -289,9 +278,8 @@ def read_gguf(path: Path):
 def _read_cable_v1(path: str) -> tuple[dict, dict]:
     """Return settings of GPTConfig and weights of the CABLE authors' checkpoint.
 
-    Their h_attn is the gate of `cable-v1` with its sign changed:
-    -Softplus(z) = log sigmoid(-z). Their training code scales logits by
-    1.
+    Their h_attn is the gate of `cable-v1` with its sign changed: -Softplus(z) = log sigmoid(-z).
+    Their training code scales logits by 1.
     """
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
@@ -328,8 +316,7 @@ def _read_cable_v1(path: str) -> tuple[dict, dict]:
 def original_config(run: Path, gpt: dict) -> dict | None:
     """Return the config.json of a run's imported model, None for another encoding.
 
-    gpt: the run's GPTConfig. Raises InputError if the file is not of
-    this run's model.
+    gpt: the run's GPTConfig. Raises InputError if the file is not of this run's model.
     """
     path = run / PRETRAINED
     if not path.is_file():

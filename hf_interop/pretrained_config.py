@@ -2,9 +2,9 @@
 
     settings = settings_of("gpt2/config.json", content)
 
-Each model type has only the settings that its class in transformers
-declares; other keys of the file are ignored, as transformers does. The
-encoding is one: settings["pe"] is "rope:base=500000", "rope@3_nope@1", ….
+Each model type has only the settings that its class in transformers declares; other keys of the
+file are ignored, as transformers does. The encoding is one: settings["pe"] is "rope:base=500000",
+"rope@3_nope@1", ….
 """
 
 import dataclasses
@@ -90,8 +90,7 @@ class Shape(msgspec.Struct):
 def settings_of(where: str, content: dict) -> dict:
     """Return the fields of GPTConfig of a model, from its config.json.
 
-    where: the file, for messages. Raises InputError for other
-    architectures and variants.
+    where: the file, for messages. Raises InputError for other architectures and variants.
     """
     from transformers import CONFIG_MAPPING
 
@@ -113,9 +112,7 @@ def settings_of(where: str, content: dict) -> dict:
                 f"{where} has {key} {own[key]}, but only "
                 f"{' or '.join(map(str, values))} is supported: name another model"
             )
-    found: dict[str, Any] = {
-        field: own[key] for key, field in SETTINGS.items() if key in own
-    }
+    found: dict[str, Any] = {field: own[key] for key, field in SETTINGS.items() if key in own}
     check(found, Shape, where, "copy it again")
     if kind == "gpt2":
         return found | {"block": "gpt2", "pe": "learnable"}
@@ -138,9 +135,7 @@ def _encodings(where: str, own: dict[str, Any]) -> list[str]:
         )
     encodings = [rope if is_rotated else "nope" for is_rotated in rotated]
     return [
-        f"window:w={window}+{encoding}"
-        if window and kind == "sliding_attention"
-        else encoding
+        f"window:w={window}+{encoding}" if window and kind == "sliding_attention" else encoding
         for encoding, kind in zip(encodings, kinds, strict=True)
     ]
 
@@ -154,14 +149,11 @@ def _rope(where: str, parameters: dict) -> str:
     options = []
     for key in filter(ROPE_READ.get(kind, (*parameters,)).__contains__, parameters):
         value = parameters[key]
-        is_whole = (
-            type(value) in (int, float) and math.isfinite(value) and value == int(value)
-        )
+        is_whole = type(value) in (int, float) and math.isfinite(value) and value == int(value)
         if key in ROPE_OPTIONS and is_whole:
             options.append(f"{ROPE_OPTIONS[key]}={int(value)}")
         elif key in ROPE_OPTIONS or (
-            key not in ("type", "rope_type")
-            and value not in (None, ROPE_CONSTANTS.get(key))
+            key not in ("type", "rope_type") and value not in (None, ROPE_CONSTANTS.get(key))
         ):
             raise InputError(
                 f"{where} has {key} {value} among its rope_parameters, which is not supported: "
@@ -176,7 +168,5 @@ def _join_layers(layers: list[str]) -> str:
     period = next(n for n in range(1, count + 1) if layers[: count - n] == layers[n:])
     if period == 1:
         return layers[0]
-    groups = [
-        (spec, len(list(group))) for spec, group in itertools.groupby(layers[:period])
-    ]
+    groups = [(spec, len(list(group))) for spec, group in itertools.groupby(layers[:period])]
     return "_".join(f"{spec}@{length}" for spec, length in groups)

@@ -34,8 +34,7 @@ def build_tokenizer(tokenizer: Tokenizer, has_mask: bool = False):
         assert isinstance(tokenizer, TiktokenTokenizer)
         backend = _backend_of(tokenizer.encoding)
     if len(set(special.values())) == 1:  # no names but EOS: of this repository
-        # Collators give padding no loss, so that a model whose padding is
-        # EOS never learns to stop.
+        # Collators give padding no loss, so that a model whose padding is EOS never learns to stop.
         special.pop("pad_token", None)
     if has_mask:
         backend.add_special_tokens([MASK])

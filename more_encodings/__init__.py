@@ -1,7 +1,7 @@
 """Further positional encodings, one module per family.
 
-Importing the package registers them; pe_spec.parse does it when a --pe string
-needs one. To add a family, add a module and list it here.
+Importing the package registers them; pe_spec.parse does it when a --pe string needs one. To add a
+family, add a module and list it here.
 """
 
 from more_encodings import (  # noqa: F401

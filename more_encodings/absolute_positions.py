@@ -1,7 +1,7 @@
 """Absolute positions: SHAPE, CAPE (random in training) and DIET-ABS (bias).
 
-In evaluation mode SHAPE and CAPE are `sinusoidal`. Random numbers are drawn per
-rank, so results depend on the world size. DIET-REL is `t5-clip`.
+In evaluation mode SHAPE and CAPE are `sinusoidal`. Random numbers are drawn per rank, so results
+depend on the world size. DIET-REL is `t5-clip`.
 """
 
 import torch

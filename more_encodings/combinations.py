@@ -42,9 +42,7 @@ class Composition(Encoding):
             q_start, k_start = q_stop, k_stop
 
     def has(self, hook):
-        having, biased = (
-            sum(part.has(name) for part in self.parts) for name in (hook, "bias")
-        )
+        having, biased = (sum(part.has(name) for part in self.parts) for name in (hook, "bias"))
         if hook == "factors":  # products add up, if all biases are sums of products
             return having > 0 and having == biased
         if hook in ("distance_bias", "triton_bias"):  # not added up

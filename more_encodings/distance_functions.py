@@ -56,9 +56,7 @@ class FIRE(Encoding):
     causal_only = ("triton_bias",)
     features = DistanceBias.features
 
-    def __init__(
-        self, heads, channels, block_size, *, width: int = 32, threshold: int = 512
-    ):
+    def __init__(self, heads, channels, block_size, *, width: int = 32, threshold: int = 512):
         super().__init__(heads, channels, block_size)
         self.threshold = threshold
         self.c = nn.Parameter(torch.tensor(0.1))
@@ -93,14 +91,12 @@ class FIRE(Encoding):
     def linear_pieces(self) -> Tensor:
         """Return f's linear pieces, (H, 3, K), K a power of two above `width`.
 
-        [:, 0]: ascending breakpoints, padded with infinity; [:, 1] and [:, 2]:
-        slopes and intercepts of the pieces before, between and after them.
+        [:, 0]: ascending breakpoints, padded with infinity; [:, 1] and [:, 2]: slopes and
+        intercepts of the pieces before, between and after them.
         """
         count = 1 << len(self.w1).bit_length()
         with torch.no_grad():
-            breakpoints, order = torch.where(
-                self.w1 == 0, torch.inf, -self.b1 / self.w1
-            ).sort()
+            breakpoints, order = torch.where(self.w1 == 0, torch.inf, -self.b1 / self.w1).sort()
             rank = order.argsort()  # of each unit's breakpoint
             piece = torch.arange(count, device=rank.device)[:, None]
             active = torch.where(self.w1 > 0, piece > rank, piece <= rank)  # (K, width)

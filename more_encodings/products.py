@@ -46,8 +46,7 @@ class PaTH(Encoding):
             keys = slice(start, start + BLOCK)
             block_w, block_w_beta = w[:, :, keys], w_beta[:, :, keys]
             index = torch.arange(start, start + block_w.size(2), device=q.device)
-            # u_s = w_s^T x before H_s acts on x: a triangular system, last
-            # token first.
+            # u_s = w_s^T x before H_s acts on x: a triangular system, last token first.
             right = (x @ block_w.mT).masked_fill(index > query, 0)  # (B, H, T, tokens)
             system = (block_w @ block_w_beta.mT).triu(1)
             solve = torch.linalg.solve_triangular
@@ -89,8 +88,8 @@ class Wall(Encoding):
         p_blocks, k_blocks = (
             F.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, BLOCK)) for x in (p_j, k)
         )  # (B, H, blocks, tokens, D)
-        # A query and a block before it: through the block's last token, so that
-        # no exponent is positive.
+        # A query and a block before it: through the block's last token, so that no exponent is
+        # positive.
         last = p_blocks[..., -1:, :]  # (B, H, blocks, 1, D)
         decayed_k = k_blocks * (last - p_blocks).clamp(max=0).exp()
         decay = (p_i[:, :, :, None] - last[:, :, None, :, 0]).clamp(max=0).exp()

@@ -1,7 +1,7 @@
 """RoPE's variants: p-RoPE, interpolation, NTK-aware, YaRN, Llama 3, xPos.
 
-They have no parameters, so that a trained `rope` can be evaluated or fine-tuned
-with them (train_gpt.py --init_from).
+They have no parameters, so that a trained `rope` can be evaluated or fine-tuned with them
+(train_gpt.py --init_from).
 """
 
 import math
@@ -22,9 +22,7 @@ class PRoPE(RoPE):
 
     names = ("p-rope",)
 
-    def __init__(
-        self, heads, channels, block_size, *, percent: int = 75, base: int = 10_000
-    ):
+    def __init__(self, heads, channels, block_size, *, percent: int = 75, base: int = 10_000):
         super().__init__(heads, channels, block_size, base=base)
         self.percent = percent
 
@@ -91,9 +89,7 @@ class YaRN(PositionInterpolation):
     ):
         super().__init__(heads, channels, block_size, factor=factor, base=base)
         if ramp == "released" and base == 1:
-            raise InputError(
-                "yarn: ramp=released has no ramp for base=1: use a larger base"
-            )
+            raise InputError("yarn: ramp=released has no ramp for base=1: use a larger base")
         self.length = length or block_size
         self.ramp = ramp
         self.attention_factor = 0.1 * math.log(factor) + 1
@@ -145,9 +141,7 @@ class Llama3(YaRN):
         base: int = 500_000,
         length: int | None = None,
     ):
-        super().__init__(
-            heads, channels, block_size, factor=factor, base=base, length=length
-        )
+        super().__init__(heads, channels, block_size, factor=factor, base=base, length=length)
         self.attention_factor = 1.0
 
 

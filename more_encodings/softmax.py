@@ -1,7 +1,7 @@
 """Scales of logits, a sliding window, and a sink: SSMax, log n, Window, Sink.
 
-n counts the tokens up to the query, within the window of a combination such as
-`window+ssmax`, but not within the window of a KV cache.
+n counts the tokens up to the query, within the window of a combination such as `window+ssmax`, but
+not within the window of a KV cache.
 """
 
 import math
@@ -34,9 +34,7 @@ class LogN(Encoding):
         if self.combined_window_size is not None:
             n = n.clamp(max=self.combined_window_size)
         dtype = torch.promote_types(q.dtype, torch.float32)
-        scale = (
-            n.double().log().to(dtype)[:, None, :, None] * self.factor()
-        )  # (B|1, H|1, T, 1)
+        scale = n.double().log().to(dtype)[:, None, :, None] * self.factor()  # (B|1, H|1, T, 1)
         return (q.to(dtype) * scale).to(q.dtype), k
 
     def factor(self) -> float | Tensor:

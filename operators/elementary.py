@@ -20,13 +20,10 @@ def expand_columns(x: Tensor, *shape: int) -> Tensor:
     return columns.expand(*shape, -1)
 
 
-def sin_cos(
-    angle: Tensor, radius: float = 1.0, dtype=torch.float32
-) -> tuple[Tensor, Tensor]:
+def sin_cos(angle: Tensor, radius: float = 1.0, dtype=torch.float32) -> tuple[Tensor, Tensor]:
     """Return radius times sines, cosines of angles (..., T, N) float64.
 
-    No gradients. torch.compile would compute float64 per head and
-    sequence.
+    No gradients. torch.compile would compute float64 per head and sequence.
     """
     if angle.size(-2) > 1 and dtype == torch.float32:
         return torch.ops.posenc.circle(angle, radius)
@@ -48,8 +45,8 @@ def _sin_cos(angle, radius):
 def register(name, schema, function, fake, backward=None, setup_context=None):
     """Register posenc::name, unless a copy in an exported model did.
 
-    torch.library.custom_op would import all of torch._dynamo at the first
-    call, half of the time of a short evaluation.
+    torch.library.custom_op would import all of torch._dynamo at the first call, half of the time of
+    a short evaluation.
     """
     if hasattr(torch.ops.posenc, name):
         return

@@ -1,8 +1,7 @@
 """Columns of result tables: records grouped by encoding, merged over seeds.
 
-A record is one checkpoint's result on one data set: record["lengths"]
-maps context lengths (distances, for recall) to entries, or to None
-where the encoding does not support the length.
+A record is one checkpoint's result on one data set: record["lengths"] maps context lengths
+(distances, for recall) to entries, or to None where the encoding does not support the length.
 """
 
 import json
@@ -108,8 +107,8 @@ class Column:
 def compare(columns: Sequence[Column], length: int, *ignored: str) -> Interval | None:
     """Return the first column's perplexity at a length relative to the second's.
 
-    Paired by seed or, without a shared one, in order. None if one was
-    not measured, or settings differ, except those that are ignored.
+    Paired by seed or, without a shared one, in order. None if one was not measured, or settings
+    differ, except those that are ignored.
     """
     first, second = columns
     is_measured = first.values(length) and second.values(length)
@@ -128,9 +127,8 @@ def dataset_of(record: dict) -> str:
 def make_columns(records: list[dict], key: str, may_differ: Names = ()) -> list[Column]:
     """Return the columns of a table, in order; key: of the value in an entry.
 
-    A label is the encoding, plus the settings that differ between its
-    columns. If runs still share it, it ends with the run's name, with
-    its folder if several runs have this name.
+    A label is the encoding, plus the settings that differ between its columns. If runs still share
+    it, it ends with the run's name, with its folder if several runs have this name.
     """
     groups = [*group_by(_join_lengths(in_order(records)), setup_of).values()]
     first = [group[0] for group in groups]
@@ -153,18 +151,13 @@ def make_columns(records: list[dict], key: str, may_differ: Names = ()) -> list[
 def _join_lengths(records: list[dict]) -> list[dict]:
     """Return one record for each run, with the lengths of all its evaluations.
 
-    Of a length that was evaluated more than once, the entry of the
-    shortest span counts.
+    Of a length that was evaluated more than once, the entry of the shortest span counts.
     """
     names = ("seed", "run", "folder", "checkpoint_sha256")
     joined = []
-    for same in group_by(
-        records, lambda each: (setup_of(each), *map(each.get, names))
-    ).values():
+    for same in group_by(records, lambda each: (setup_of(each), *map(each.get, names))).values():
         same.sort(key=lambda each: (each.get("protocol") or {}).get("span") or math.inf)
-        lengths = {
-            n: entry for each in same[::-1] for n, entry in each.get("lengths", {}).items()
-        }
+        lengths = {n: entry for each in same[::-1] for n, entry in each.get("lengths", {}).items()}
         joined.append(same[0] | {"lengths": lengths})
     return joined
 
@@ -191,8 +184,7 @@ def differing_settings(records: list[dict]) -> list[str]:
     """Return the training settings that differ, except encoding and seed.
 
     In runs of 0 steps, with weights of others, none has had an effect.
-    Imported models have few settings: those that a record lacks are not
-    compared.
+    Imported models have few settings: those that a record lacks are not compared.
     """
     trainings = [training_of(record) for record in records]
     has_import = any("model" in record["settings"] for record in records)
@@ -224,13 +216,10 @@ def describe_differences(
 ) -> tuple[str, str]:
     """Return a warning on settings that prevent comparisons; a note on others.
 
-    by_model: do not compare runs of different sizes and training
-    lengths.
+    by_model: do not compare runs of different sizes and training lengths.
     """
     first = [column.records[0] for column in columns]
-    models = group_by(
-        first, lambda each: by_model and (each.get("size"), each["block_size"])
-    )
+    models = group_by(first, lambda each: by_model and (each.get("size"), each["block_size"]))
     names = sorted(set().union(*map(differing_settings, models.values())))
     wrong = [_describe_setting(name, columns) for name in names if name not in may_differ]
     shown = [_describe_setting(name, columns) for name in names if name in may_differ]
@@ -271,8 +260,8 @@ def describe_models(columns: list[Column]) -> str:
 def name_model(*records: dict) -> str:
     """Return what a reader calls the model of records: its name and number of parameters.
 
-    "tiny model (19.2M parameters)"; an imported one has the name of its
-    source: "gpt2 (124.4M parameters)".
+    "tiny model (19.2M parameters)"; an imported one has the name of its source: "gpt2 (124.4M
+    parameters)".
     """
     names = set()
     for record in records:

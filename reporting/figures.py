@@ -1,7 +1,7 @@
 """Figures: lines with error bands by context, written as palette PNGs.
 
-A label has the same color, dashes and marker in every figure. A legend
-at the right lists the labels in the order of the lines' ends.
+A label has the same color, dashes and marker in every figure. A legend at the right lists the
+labels in the order of the lines' ends.
 """
 
 import contextlib
@@ -65,8 +65,8 @@ class Line(NamedTuple):
 def styles(labels: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return {label: color, linestyle, marker}, distinct and equal in every figure.
 
-    A label without a color of its own gets one by its hash. If another
-    label of the figure has it, it gets the next of the least used ones.
+    A label without a color of its own gets one by its hash. If another label of the figure has it,
+    it gets the next of the least used ones.
     """
     names, total = [*NAMED], len(COLORS)
     used, found = Counter(), {}
@@ -93,8 +93,7 @@ def by_length(
 ) -> None:
     """Plot each column's mean against context length, with error bands.
 
-    close_up: add a panel of the lines close to the lowest. options: of
-    draw_lines.
+    close_up: add a panel of the lines close to the lowest. options: of draw_lines.
     """
     lines, lowest, bands = [], {}, ""
     for column in columns:
@@ -207,9 +206,7 @@ def draw_panel(
     for label, points in lines:
         if points:
             x, y, *ends = np.transpose(points)
-            style = style_of[label] | (
-                {} if has_markers else {"marker": "", "linestyle": "-"}
-            )
+            style = style_of[label] | ({} if has_markers else {"marker": "", "linestyle": "-"})
             handles += axes.plot(x, y, label=label, markersize=4, **style)
             if ends:
                 axes.fill_between(x, *ends, color=style["color"], alpha=0.12, lw=0)
@@ -254,9 +251,7 @@ def finish(axes, x_label: str, y_label: str) -> None:
         axis.set_major_formatter("{x:,.10g}")
         if axis.get_scale() == "log":
             label = f"{label}, log scale"
-            locator = ticker.LogLocator(
-                base, (1, 2, 5) if base == 10 else (1,), numticks=10
-            )
+            locator = ticker.LogLocator(base, (1, 2, 5) if base == 10 else (1,), numticks=10)
             if base == 10 and high < 20 * low:  # also between powers
                 locator = ticker.MaxNLocator(8)
             axis.set_major_locator(locator)

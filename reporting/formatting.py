@@ -15,8 +15,7 @@ from evaluation.intervals import Interval
 
 MISSING = "—"
 LOCKED = "report"  # the lock of a folder is next to this file
-# Characters with a meaning in Markdown, and starts of tags and
-# entities.
+# Characters with a meaning in Markdown, and starts of tags and entities.
 MARKDOWN = re.compile(r"[\\`*\[\]]|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 
 

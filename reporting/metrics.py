@@ -63,8 +63,8 @@ class Metric:
     def caption(self, columns: list[Column]) -> str:
         """Return what the numbers are, as Markdown: data, protocol, error.
 
-        template: filled with fields of data and protocol, {text}: the
-        data set, {words}: the protocol, {tokens}: their number per length.
+        template: filled with fields of data and protocol, {text}: the data set, {words}: the
+        protocol, {tokens}: their number per length.
         """
         records = [record for each in columns for record in each.records]
         entries = entries_of(records)

@@ -72,8 +72,8 @@ class Printed:
     def name_of(self, pe: str) -> str:
         """Return an encoding's name in the paper.
 
-        The CABLE paper's text describes the clipped T5 bias. That of the
-        Sandwich paper has logarithmic buckets (section 6.3), as `t5` has.
+        The CABLE paper's text describes the clipped T5 bias. That of the Sandwich paper has
+        logarithmic buckets (section 6.3), as `t5` has.
         """
         return "t5" if pe == "t5-clip" and not self.is_sandwich else pe
 
@@ -97,9 +97,7 @@ def load(name: str) -> Printed:
     rows = [row for row in _read(entry["file"]) if row["table"] == name]
     from training.settings import record_defaults  # late: PyTorch takes seconds
 
-    settings: dict[str, Any] = record_defaults() | dict.fromkeys(
-        ("n_layer", "n_head", "n_embd")
-    )
+    settings: dict[str, Any] = record_defaults() | dict.fromkeys(("n_layer", "n_head", "n_embd"))
     words = (word.partition("=") for word in entry["settings"].split())
     settings |= {key: json.loads(value) for key, _, value in words}
     about = (entry[key] for key in ("what", "measure", "dataset", "size"))

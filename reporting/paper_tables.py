@@ -4,8 +4,8 @@
     agreement.table().text()  # None if no printed cell was measured
     agreement.row()
 
-Whatever the paper prints becomes cells; a table of contexts in another
-setting than the paper's has growth and order instead of the values.
+Whatever the paper prints becomes cells; a table of contexts in another setting than the paper's has
+growth and order instead of the values.
 """
 
 import itertools
@@ -34,9 +34,8 @@ from reporting.paper import (
 )
 from reporting.tables import Marks
 
-# Numbers that a paper prints of HellaSwag and of other data; it does not
-# name its HellaSwag metric. Raw WikiText-2 and WikiText-103 have one test
-# text; the paper has two columns.
+# Numbers that a paper prints of HellaSwag and of other data; it does not name its HellaSwag metric.
+# Raw WikiText-2 and WikiText-103 have one test text; the paper has two columns.
 QUANTITIES = {
     "acc": ("hellaswag_acc",),
     "fineweb": ("fineweb10b_ppl",),
@@ -103,9 +102,8 @@ class Agreement:
     def table(self) -> Table | None:
         """Return our numbers with the paper's in parentheses; None: none was measured.
 
-        In the paper's setting with relative differences. Values of
-        contexts in another setting are not comparable: the table has
-        growth and order.
+        In the paper's setting with relative differences. Values of contexts in another setting are
+        not comparable: the table has growth and order.
         """
         if not self.measured():
             return None
@@ -137,8 +135,7 @@ AGREEMENT_CAPTION = (
 def _growth_table(cells: list[Cell], paper: Printed, note: str) -> Table | None:
     """Return growth and order of the encodings at the longest context that both have.
 
-    Growth is relative to the training length, or to the shortest
-    context of a table without it.
+    Growth is relative to the training length, or to the shortest context of a table without it.
     """
     from scipy import stats
 
@@ -161,9 +158,7 @@ def _growth_table(cells: list[Cell], paper: Printed, note: str) -> Table | None:
         growth = MISSING
         if first := pairs.get((label, base)):
             ends = zip(first, pairs[label, last], strict=True)
-            growth = "{} ({})".format(
-                *(f"{b.value / a.value:,.2f}{b.mark}" for a, b in ends)
-            )
+            growth = "{} ({})".format(*(f"{b.value / a.value:,.2f}{b.mark}" for a, b in ends))
         rows.append({"encoding": label, "growth": growth, "order": "{} ({})".format(*rank)})
     same = [np.prod(a - b) > 0 for a, b in itertools.combinations(values, 2)]
     table = Table.from_rows(rows)
@@ -178,8 +173,8 @@ def _growth_table(cells: list[Cell], paper: Printed, note: str) -> Table | None:
 def differing_from(paper: Printed, column: Column) -> set[str]:
     """Return the settings in which a column's runs differ from a paper's.
 
-    Settings that neither the paper nor the record names are not
-    compared. Encoders have those of the pretraining.
+    Settings that neither the paper nor the record names are not compared. Encoders have those of
+    the pretraining.
     """
     from training.settings import record_defaults  # late: PyTorch takes seconds
 
@@ -271,8 +266,8 @@ def _name_in_paper(column: Column, trained_at: int) -> str:
 def seed_marks(columns: list[Column], paper: Printed | None) -> tuple[Marks, str]:
     """Return marks of paired t-tests over seeds, and a sentence on them.
 
-    As in table 3 of the Sandwich paper, for its encodings, if all have
-    two seeds. Columns with other settings than the reference have none.
+    As in table 3 of the Sandwich paper, for its encodings, if all have two seeds. Columns with
+    other settings than the reference have none.
     """
     names = paper.lengths if paper and paper.has_marks else ()
     covered = [column for column in columns if column.pe in names]
@@ -298,9 +293,8 @@ def _entries(
 ) -> tuple[list[dict], set[str]] | None:
     """Return the entries of two encodings of a benchmark at a context each, or None.
 
-    That of the fused kernel where the encoding has it, else that of
-    Triton. With the settings in which it differs from a paper's size
-    and GPU.
+    That of the fused kernel where the encoding has it, else that of Triton. With the settings in
+    which it differs from a paper's size and GPU.
     """
     found = []
     for name, context in zip(encodings, contexts, strict=True):
@@ -332,11 +326,9 @@ def training_length_cells(
 ) -> Iterator[Cell]:
     """Yield differences between runs of different training length.
 
-    Pairs are at the paper's lengths or at a scale of them. speeds:
-    results of `bench.py train`, where memory and time are those of
-    steps with the same number of sequences. The interval of a
-    difference in perplexity is that of the ratio times the baseline's
-    perplexity.
+    Pairs are at the paper's lengths or at a scale of them. speeds: results of `bench.py train`,
+    where memory and time are those of steps with the same number of sequences. The interval of a
+    difference in perplexity is that of the ratio times the baseline's perplexity.
     """
     by_training = {(column.pe, column.trained_at): column for column in columns}
     for row, scale in itertools.product(paper.rows, SCALES):
@@ -373,9 +365,7 @@ def training_length_cells(
 
 def generalization_cells(records: list[dict], paper: Printed) -> Iterator[Cell]:
     """Yield accuracies, and perplexities at the training length, on other data."""
-    printed = {
-        (row["size"], row["encoding"], row["quantity"]): row["value"] for row in paper.rows
-    }
+    printed = {(row["size"], row["encoding"], row["quantity"]): row["value"] for row in paper.rows}
     groups = group_by(records, lambda each: "acc" if "acc" in each else dataset_of(each))
     for name, group in groups.items():
         for column in make_columns(group, "perplexity"):

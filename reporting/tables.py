@@ -22,14 +22,11 @@ Marks = dict[tuple[str, float], str]  # (label of a column, length) -> mark afte
 MAX_COLUMNS = 8  # wider tables are transposed
 
 
-def length_table(
-    columns: list[Column], x_name: str, best: Callable | None, marks: Marks
-) -> Table:
+def length_table(columns: list[Column], x_name: str, best: Callable | None, marks: Marks) -> Table:
     """Return a table with a row per length: mean ± deviation over seeds.
 
-    A wide table is transposed. best: min or max, of the values in bold,
-    with all that print alike; None: no bold. marks: printed after the
-    values.
+    A wide table is transposed. best: min or max, of the values in bold, with all that print alike;
+    None: no bold. marks: printed after the values.
     """
     lengths, winners = all_lengths(columns), {}
     for length in lengths:
@@ -65,9 +62,7 @@ def accuracy_table(records: list[dict]) -> Table:
     for column in make_columns(records, key=""):
         for record in column.records:
             several = len(column.records) > 1
-            row = {
-                "": f"{column.label}, seed {record['seed']}" if several else column.label
-            }
+            row = {"": f"{column.label}, seed {record['seed']}" if several else column.label}
             for key in ("acc", "acc_norm"):
                 error = record[f"{key}_se"]
                 error = MISSING if error is None else f"{100 * error:.2f}"
@@ -124,8 +119,7 @@ def cases(result: dict) -> Iterator[tuple[int, str, dict | None]]:
 def speed_table(benchmark: str, result: dict) -> Table:
     """Return a benchmark's table: one row per context and encoding.
 
-    Unsupported contexts have no numbers; columns without any are
-    omitted.
+    Unsupported contexts have no numbers; columns without any are omitted.
     """
     rows = []
     for context, name, entry in cases(result):
@@ -171,9 +165,7 @@ def time_table(result: dict) -> Table | None:
             rows.append({"case": case, "busy (ms)": busy, "spread": spread} | entry["time"])
     if not rows:
         return None
-    table = Table.from_rows(
-        rows, dict.fromkeys(rows[0], "{:.1%}") | {"busy (ms)": "{:,.1f}"}
-    )
+    table = Table.from_rows(rows, dict.fromkeys(rows[0], "{:.1%}") | {"busy (ms)": "{:,.1f}"})
     table.caption = (
         "Fractions of a profiled round; waiting: of the device for the host; busy: the rest. "
         "Spread: slowest minus fastest round, relative to the median."
@@ -200,9 +192,9 @@ def speed_sort_key(name: str) -> tuple:
 def comparison_table(record: dict) -> Table:
     """Return the table of `bench.py compare`: a row per task and other code.
 
-    Speeds are medians. The ratio is the geometric mean over rounds,
-    with its interval. Of peak: median of our FLOP/s relative to a
-    matrix product in the same round; a task without FLOPs has none.
+    Speeds are medians. The ratio is the geometric mean over rounds, with its interval. Of peak:
+    median of our FLOP/s relative to a matrix product in the same round; a task without FLOPs has
+    none.
     """
     result, rows = record["compare"], []
     for row in result["rows"]:

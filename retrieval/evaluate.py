@@ -69,9 +69,7 @@ def main(argv=None):
         measure_at = partial(measure, run, model, task, longest)
         path = Path(run) / f"eval_retrieval_{task.name}_{config.split}.json"
         facts = {"data_revision": task.revision} if task.revision else {}
-        record = update_record(
-            run, path, identity, lengths, measure_at, device, None, **facts
-        )
+        record = update_record(run, path, identity, lengths, measure_at, device, None, **facts)
         results[run] = record["lengths"]
     print_table(results, "ndcg10")
 
@@ -79,8 +77,7 @@ def main(argv=None):
 def plan(run: str, settings: dict, config: Config) -> tuple[list[int], float, dict]:
     """Return the lengths, the longest that is supported, and its identity.
 
-    settings: of its network. Raises InputError without a fine-tuning
-    record.
+    settings: of its network. Raises InputError without a fine-tuning record.
     """
     remedy = "pass a folder that retrieval.finetune wrote"
     record = read_json(Path(run) / "finetune.json", remedy, FineTuning)

@@ -45,8 +45,7 @@ HUB = {
     "name": "triplet-hard",
     "split": "train",
 }
-# ModernBERT's recipe holds these rows out, and shuffles the others with
-# this seed.
+# ModernBERT's recipe holds these rows out, and shuffles the others with this seed.
 HELD_OUT = 1000
 SHUFFLE_SEED = 12
 RECORD = "finetune.json"
@@ -73,11 +72,11 @@ class Config:
     plugin: dict[str, str] | None = plugin_setting(resume="free")
     """Python file with encodings of your own, if the encoder was trained with them"""
     data: str | None = setting(None, record="run")
-    """.jsonl or .parquet file with the columns query, positive and negative;
-    default: MS MARCO from the hub"""
+    """.jsonl or .parquet file with the columns query, positive and negative; default: MS MARCO from
+    the hub"""
     samples: int = setting(1_250_000, 1)
-    """use at most this many rows, the first ones; rows of the hub are shuffled once before,
-    in the same order for every seed"""
+    """use at most this many rows, the first ones; rows of the hub are shuffled once before, in the
+    same order for every seed"""
     max_tokens: int | None = setting(None, 1)
     """truncate texts to this many tokens; default: the encoder's training length"""
     batch: int = setting(128, 2)
@@ -100,9 +99,7 @@ class Config:
     """resume the fine-tuning in out_dir, if there is one"""
     device: Literal["auto", "cpu", "cuda"] = setting("auto", resume="free")
     """cuda: the first GPU of CUDA_VISIBLE_DEVICES; auto: cuda if available"""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
-        "auto", resume="free"
-    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting("auto", resume="free")
     """dtype of matrix products; auto: bfloat16 if the hardware supports it"""
 
 
@@ -162,8 +159,8 @@ def main(argv=None):
 def find_record(out: Path, config: Config) -> dict:
     """Return the record of the fine-tuning in a folder, or {}.
 
-    It has "losses" if that is finished. Raises InputError for another
-    one, other files, or without --resume.
+    It has "losses" if that is finished. Raises InputError for another one, other files, or without
+    --resume.
     """
     if not (out / RECORD).exists():
         if out.is_dir() and any(out.iterdir()):

@@ -5,8 +5,8 @@
     model.encode(["a text"])  # (1, C)
     save(model, "runs/retrieval/cable")
 
-A text's vector is the mean of the last layer over its tokens. This
-repository's classes compute it: a folder's code is never executed.
+A text's vector is the mean of the last layer over its tokens. This repository's classes compute it:
+a folder's code is never executed.
 """
 
 import math
@@ -42,9 +42,8 @@ Settings = msgspec.defstruct("Settings", [*NETWORK, LONGEST], kw_only=True)
 def load_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
     """Return an exported encoder.
 
-    Truncates texts to max_tokens, or its training length. Raises
-    InputError if it has none, the length is not supported, or a plugin
-    is missing.
+    Truncates texts to max_tokens, or its training length. Raises InputError if it has none, the
+    length is not supported, or a plugin is missing.
     """
     remedy = "pass a folder that export_hf.py wrote for an encoder"
     config = read_config(folder, remedy)
@@ -57,9 +56,7 @@ def load_export(folder: str, max_tokens: int | None) -> SentenceTransformer:
     return _load(folder, remedy, max_seq_length=length)
 
 
-def load_finetuned(
-    run: str, dtype: torch.dtype, device: torch.device
-) -> SentenceTransformer:
+def load_finetuned(run: str, dtype: torch.dtype, device: torch.device) -> SentenceTransformer:
     """Return a fine-tuned encoder in `dtype`. Raises InputError as load_export."""
     remedy = "pass a folder that retrieval.finetune wrote"
     read_config(run, remedy)
@@ -74,8 +71,7 @@ def _load(
     **model_arguments,
 ) -> SentenceTransformer:
     """Return a sentence encoder, without modules.json, which names classes."""
-    # transformers asks a question at None, and sentence-transformers
-    # changes the dictionaries.
+    # transformers asks a question at None, and sentence-transformers changes the dictionaries.
     trust = {"trust_remote_code": False}
     with hub.input_errors(folder, f"write it again, or {remedy}", is_local=True):
         if not (Path(folder) / WEIGHTS).is_file():
@@ -150,8 +146,7 @@ class EncoderTrainer(SentenceTransformerTrainer):
 def read_config(folder: str, remedy: str = "pass another folder") -> dict:
     """Return the settings of a folder's network.
 
-    Raises InputError if they are not those of an encoder, or need a
-    plugin.
+    Raises InputError if they are not those of an encoder, or need a plugin.
     """
     path = Path(folder) / "config.json"
     config = read_json(path, remedy, dict)

@@ -3,8 +3,8 @@
     task = load_task(None, "test")  # English MLDR: 200,000 documents, 800 queries
     task = load_task("data/mine", "test")  # a folder in BEIR's layout
 
-docs/retrieval.md describes the files of BEIR's layout (Thakur et al.
-2021). Documents without a judgment are irrelevant.
+docs/retrieval.md describes the files of BEIR's layout (Thakur et al. 2021). Documents without a
+judgment are irrelevant.
 """
 
 import csv
@@ -25,8 +25,8 @@ HUB = "mteb/MultiLongDocRetrieval"  # MLDR (Chen et al. 2024) in BEIR's layout
 class Task:
     """A retrieval task.
 
-    documents, queries: text by id. qrels: by query id, {document id:
-    relevance > 0}. revision: commit on the hub.
+    documents, queries: text by id. qrels: by query id, {document id: relevance > 0}. revision:
+    commit on the hub.
     """
 
     name: str
@@ -129,9 +129,8 @@ def _read_hub(split: str) -> tuple[dict, str | None]:
 def ndcg(ranking: list[str], relevant: dict[str, int], k: int = 10) -> float:
     """Return the normalized discounted cumulative gain, in [0, 1].
 
-    ranking: document ids, the best first. relevant: relevance by
-    document id. DCG = sum of relevance / log2(1 + rank) of the first k
-    (Järvelin and Kekäläinen 2002).
+    ranking: document ids, the best first. relevant: relevance by document id. DCG = sum of
+    relevance / log2(1 + rank) of the first k (Järvelin and Kekäläinen 2002).
     """
 
     def dcg(relevances):

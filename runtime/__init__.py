@@ -1,8 +1,7 @@
 """Command line, files, devices and processes.
 
-Every program imports this package first (pyproject.toml configures the
-order): without the required packages it prints one line and exits.
-Standard library only.
+Every program imports this package first (pyproject.toml configures the order): without the required
+packages it prints one line and exits. Standard library only.
 """
 
 import importlib.util
@@ -10,8 +9,7 @@ import sys
 from pathlib import Path
 
 MINIMUM_PYTHON = (3, 11)
-# Modules that every program needs. Others are imported where they are
-# used.
+# Modules that every program needs. Others are imported where they are used.
 REQUIRED = ("torch", "numpy", "msgspec", "yaml", "tqdm", "filelock")
 # Folders that a training can do without.
 OPTIONAL = ("attention_cpu", "benchmarking", "evaluation", "generation", "hf_interop")

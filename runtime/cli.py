@@ -1,8 +1,7 @@
 """Command line: settings from YAML files and flags, and one-line errors.
 
-A program's settings are a dataclass: its defaults < YAML files
-(--config) < flags. `parse` checks names, types and limits, the program
-checks meanings, and `run` prints problems.
+A program's settings are a dataclass: its defaults < YAML files (--config) < flags. `parse` checks
+names, types and limits, the program checks meanings, and `run` prints problems.
 """
 
 import ast
@@ -60,10 +59,9 @@ def parse(
     """Return settings: defaults < `inherit` < --config FILE < flags.
 
     config_class: a dataclass with a docstring under each field. argv:
-    None: sys.argv. inherit: function of the given values; returns what
-    replaces defaults. A later source that gives a preset replaces its
-    settings. Raises InputError for all unknown names, then all invalid
-    values.
+    None: sys.argv. inherit: function of the given values; returns what replaces defaults. A later
+    source that gives a preset replaces its settings. Raises InputError for all unknown names, then
+    all invalid values.
     """
     fields = settings_of(config_class)
     argv = sys.argv[1:] if argv is None else argv
@@ -102,9 +100,8 @@ def parse(
 def _read_flags(config_class: type, argv: list[str]) -> tuple[dict[str, list], list[str]]:
     """Return the values of each flag, and a line for each unknown word.
 
-    A list takes all words up to the next flag; `--flag` of a Boolean is
-    true. Words without a flag, and those after --, are the positional
-    setting.
+    A list takes all words up to the next flag; `--flag` of a Boolean is true. Words without a flag,
+    and those after --, are the positional setting.
     """
     fields = settings_of(config_class)
     kinds = {name: _type_of(field) for name, field in fields.items()} | {"config": str}
@@ -188,9 +185,8 @@ def _words(kind) -> str:
 def convert(value, field: Field) -> Any:
     """Return a flag's text, or a value of a file, as the type of a setting.
 
-    Raises InputError for other types, NaN, Inf, numbers outside of the
-    limits, text that cannot be a file name or be printed, and empty
-    text unless that is the default.
+    Raises InputError for other types, NaN, Inf, numbers outside of the limits, text that cannot be
+    a file name or be printed, and empty text unless that is the default.
     """
     kind, rules = _type_of(field), PLAIN | field.metadata
     low, high, parts = rules["low"], rules["high"], {kind, *typing.get_args(kind)}
@@ -252,9 +248,7 @@ def _read_values(path: str) -> dict:
 
 def parse_lengths(text: str, block_size: int) -> list[int]:
     """Return the sorted token counts of "512,1x,16x"; 1x is `block_size`."""
-    remedy = (
-        "use token counts or multiples of the training length, as in 512,1024 or 1x,16x"
-    )
+    remedy = "use token counts or multiples of the training length, as in 512,1024 or 1x,16x"
     lengths = set()
     with refusing(f"lengths '{text}' are invalid", remedy, ValueError):
         for word in text.split(","):
@@ -306,9 +300,7 @@ def _system_problem(error: Exception) -> str | None:
         reason += working_folder_of(error.filename) if error.errno == errno.ENOENT else ""
         return f"{name} cannot be used ({reason}): use another file, folder or name"
     # PyTorch raises RuntimeError for memory of the CPU.
-    found = re.search(
-        r"can't allocate memory|[Oo]ut of memory|not enough memory", str(error)
-    )
+    found = re.search(r"can't allocate memory|[Oo]ut of memory|not enough memory", str(error))
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and found):
         return "out of memory: use a smaller model, batch or context, or fewer tokens"
     return None

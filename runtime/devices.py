@@ -19,8 +19,8 @@ import torch
 
 from errors import InputError
 
-# Peak TFLOP/s of dense bfloat16 products (else float16) with float32
-# sums, from the vendors' data sheets.
+# Peak TFLOP/s of dense bfloat16 products (else float16) with float32 sums, from the vendors' data
+# sheets.
 PEAK_TFLOPS = {
     "B200": 2250,
     "H100 PCIe": 756,
@@ -52,10 +52,9 @@ def select_device(
     """Return the device and the dtype of matrix products; print both.
 
     Also configures the backends. device: auto, cpu, cuda or cuda:N.
-    dtype: auto or PyTorch's name; auto is bfloat16 if in hardware, else
-    float16 on a GPU, float32 on a CPU. local_rank: the GPU, with
-    several processes. Raises InputError for a device that does not
-    exist.
+    dtype: auto or PyTorch's name; auto is bfloat16 if in hardware, else float16 on a GPU, float32
+    on a CPU. local_rank: the GPU, with several processes. Raises InputError for a device that does
+    not exist.
     """
     count = torch.cuda.device_count()
     name = ("cuda" if count else "cpu") if device == "auto" else device
@@ -85,12 +84,10 @@ def select_device(
 
 def configure_backends(device: torch.device) -> None:
     """Set process-wide options: denormals, TF32, memory of CPUs."""
-    # Before 2.4, NumPy warns at the first call once denormals are
-    # flushed.
+    # Before 2.4, NumPy warns at the first call once denormals are flushed.
     np.finfo(np.float32)
     np.finfo(np.float64)
-    # Denormal attention weights of steep biases slow a CPU down
-    # fourfold.
+    # Denormal attention weights of steep biases slow a CPU down fourfold.
     torch.set_flush_denormal(True)
     torch.backends.cudnn.allow_tf32 = False  # in convolutions, as in products
     if device.type == "cpu" and platform.libc_ver()[0] == "glibc":
@@ -152,13 +149,11 @@ def autocast(device: torch.device, dtype: torch.dtype):
 def enable_determinism() -> None:
     """Make a GPU's results bitwise reproducible; call it before any work there.
 
-    Operations without a deterministic implementation then raise an
-    error.
+    Operations without a deterministic implementation then raise an error.
     """
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True)
-    # Otherwise every new tensor is filled with NaN first, for
-    # debugging.
+    # Otherwise every new tensor is filled with NaN first, for debugging.
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010
 
 
@@ -180,8 +175,8 @@ def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> No
 def peak_flops(name: str, dtype: torch.dtype = torch.bfloat16) -> float | None:
     """Return the peak FLOP/s of a device, or None if it is unknown.
 
-    name: of a GPU, or from `describe`; the first key of PEAK_TFLOPS
-    whose words are all in it counts.
+    name: of a GPU, or from `describe`; the first key of PEAK_TFLOPS whose words are all in it
+    counts.
     """
     words = {*re.split(r"[^\w]+", name)}
     found = [peak for known, peak in PEAK_TFLOPS.items() if words >= {*known.split()}]

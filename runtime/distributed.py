@@ -6,12 +6,10 @@
         total = processes.sum(tensor)  # NCCL for tensors on GPUs, gloo on CPUs
         if processes.any(bool(received)): ...  # of signals()
 
-Only rank 0 prints and writes. A user error on several ranks is printed
-once. Signals and random states go through gloo, so that no rank waits
-for a GPU. If a rank ends, the others end at their next collective with
-a line that says how to continue. If it hangs, or gloo does not notice
-its end (about once in a thousand times), they end after TIMEOUT;
-torchrun ends them at once.
+Only rank 0 prints and writes. A user error on several ranks is printed once. Signals and random
+states go through gloo, so that no rank waits for a GPU. If a rank ends, the others end at their
+next collective with a line that says how to continue. If it hangs, or gloo does not notice its end
+(about once in a thousand times), they end after TIMEOUT; torchrun ends them at once.
 """
 
 import contextlib
@@ -75,9 +73,8 @@ class Processes:
 def process_group():
     """Join the process group for the block; print on rank 0 only.
 
-    Yields `Processes`; without torchrun there is no group. Raises
-    InputError for too few GPUs, and on all other ranks if one ends,
-    fails or hangs.
+    Yields `Processes`; without torchrun there is no group. Raises InputError for too few GPUs, and
+    on all other ranks if one ends, fails or hangs.
     """
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         yield Processes()
@@ -88,20 +85,16 @@ def process_group():
             what = f"there is no GPU for process {local_rank} of this machine, which has {count}"
             raise InputError(f"{what}: use a lower --nproc_per_node")
         torch.cuda.set_device(local_rank)
-    # Imported before there is a group: its default arguments would keep
-    # it.
+    # Imported before there is a group: its default arguments would keep it.
     from torch.distributed import nn  # noqa: F401
 
     backend = "cpu:gloo,cuda:nccl" if has_gpus else "gloo"
     try:
         store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
-        # When torchrun restarts ranks, its store has the keys of those
-        # before.
+        # When torchrun restarts ranks, its store has the keys of those before.
         restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
         store = PrefixStore(f"start {restarts}", store)
-        dist.init_process_group(
-            backend, timeout=TIMEOUT, store=store, rank=rank, world_size=count
-        )
+        dist.init_process_group(backend, timeout=TIMEOUT, store=store, rank=rank, world_size=count)
     except dist.DistError:  # the store has ended, or a rank is missing
         what = f"not all ranks started within {TIMEOUT}"
         raise InputError(f"{what}: start them again") from None
@@ -121,9 +114,9 @@ def process_group():
             problems = _explain(error, store)
             traceback.clear_frames(error.__traceback__)  # frees the model
         if problems is None or not has_gpus:  # NCCL waits for ranks without an error
-            # Waits for gloo's threads without Python's lock, which they
-            # need. A DistributedDataParallel model that outlives this
-            # would destroy the group with the lock, and wait forever.
+            # Waits for gloo's threads without Python's lock, which they need. A
+            # DistributedDataParallel model that outlives this would destroy the group with the
+            # lock, and wait forever.
             gc.collect()
             dist.destroy_process_group()
         if problems is not None:

@@ -26,9 +26,8 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)  # of flock on a file system without lo
 def atomic(path: str | Path):
     """Open `path` for writing bytes, atomically.
 
-    The block writes to a temporary file, synced to disk and renamed at
-    the end: a crash leaves the old file or the new one. Raises
-    InputError (`writing`).
+    The block writes to a temporary file, synced to disk and renamed at the end: a crash leaves the
+    old file or the new one. Raises InputError (`writing`).
     """
     path = Path(path)
     with writing(path):
@@ -68,8 +67,7 @@ def _partial_path(path: Path) -> Path:
 def remove_partial_files(folder: Path) -> None:
     """Remove the temporary files that killed processes left in a folder.
 
-    Locked files are in use and stay; so do all on a file system without
-    locks.
+    Locked files are in use and stay; so do all on a file system without locks.
     """
     for path in folder.iterdir():
         if re.fullmatch(r".+\.[0-9a-f]{8}\.partial", path.name):
@@ -81,18 +79,15 @@ def remove_partial_files(folder: Path) -> None:
 def check_new_folder(path: Path) -> None:
     """Raise InputError if a folder to write exists and is not empty."""
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise InputError(
-            f"{path} already holds files: remove it, or choose another --out_dir"
-        )
+        raise InputError(f"{path} already holds files: remove it, or choose another --out_dir")
 
 
 @contextmanager
 def atomic_folder(path: str | Path):
     """Yield a new, empty folder to fill; it is renamed to `path` at the end.
 
-    It is hidden, .NAME.XXXXXXXX.partial, and removed if the block fails,
-    or at the next call if a process was killed. Raises InputError as
-    `atomic` does.
+    It is hidden, .NAME.XXXXXXXX.partial, and removed if the block fails, or at the next call if a
+    process was killed. Raises InputError as `atomic` does.
     """
     path = Path(path).resolve()
     with writing(path):
@@ -117,10 +112,9 @@ def atomic_folder(path: str | Path):
 def locked(path: str | Path):
     """Wait until no other process is in such a block for `path`; then run it.
 
-    Read, change and write `path` in the block; readers need no lock
-    (`atomic`). The lock is on a hidden file; one that a killed process
-    leaves locks nothing. Without effect on a file system without locks.
-    Raises InputError (`writing`).
+    Read, change and write `path` in the block; readers need no lock (`atomic`). The lock is on a
+    hidden file; one that a killed process leaves locks nothing. Without effect on a file system
+    without locks. Raises InputError (`writing`).
     """
     import filelock  # takes 40 ms, and most programs lock nothing
 
@@ -160,8 +154,7 @@ def check_writable(folder: Path) -> None:
 
 def write_json(path: str | Path, value) -> None:
     """Write `value` as JSON, with arrays of numbers on one line."""
-    # Strings have no raw newline, so "[" before a newline opens an
-    # array.
+    # Strings have no raw newline, so "[" before a newline opens an array.
     text, array = json.dumps(value, indent=1), r"\[\n([^][{}\"]*)\n *\]"
     text = re.sub(array, lambda match: f"[{' '.join(match[1].split())}]", text)
     with atomic(path) as file:
@@ -171,17 +164,15 @@ def write_json(path: str | Path, value) -> None:
 def read_json(path: str | Path, remedy: str, type_: Any = Any):
     """Return the JSON value in `path`.
 
-    Raises InputError, ending with `remedy`, for a missing or corrupt
-    file and a value of another type (validation.py).
+    Raises InputError, ending with `remedy`, for a missing or corrupt file and a value of another
+    type (validation.py).
     """
     try:
         if Path(path).exists() and not Path(path).is_file():  # may never end
             raise OSError("not a file")
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(
-            f"{path} does not exist{working_folder_of(path)}: {remedy}"
-        ) from None
+        raise InputError(f"{path} does not exist{working_folder_of(path)}: {remedy}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read ({error}): {remedy}") from None
     check(value, type_, path, remedy)
@@ -191,8 +182,7 @@ def read_json(path: str | Path, remedy: str, type_: Any = Any):
 def read_json_lines(path: str | Path) -> list[Any]:
     """Return the JSON values of a file's lines, None for corrupt lines.
 
-    An incomplete last line is left out. Raises OSError if it cannot be
-    read.
+    An incomplete last line is left out. Raises OSError if it cannot be read.
     """
     values: list[Any] = []
     for line in Path(path).read_bytes().split(b"\n"):

@@ -6,8 +6,8 @@ records     files of results
 finished    False: a signal ended the training before its last step
 repeated    True: nothing was left to do
 
-The file is in the environment variable JOB_REPORT, without which
-nothing is written. Call it on one rank only.
+The file is in the environment variable JOB_REPORT, without which nothing is written. Call it on one
+rank only.
 """
 
 import json

@@ -3,14 +3,13 @@
     scheduler = Scheduler(jobs, report, Path("runs/full/table4/logs"), side_by_side="auto")
     status = scheduler.run()
 
-A job runs on all GPUs (torchrun) or, side by side with others, on one
-GPU or its part of the cores. Jobs start in their order once those that
-they need are done; the report runs whenever there are new records.
+A job runs on all GPUs (torchrun) or, side by side with others, on one GPU or its part of the cores.
+Jobs start in their order once those that they need are done; the report runs whenever there are new
+records.
 
-Next to a job's log (.txt) is what the program and this one report of it
-(.jsonl, job_report.py). Programs that resume find out themselves what is
-left. Other jobs are done if they were recorded with the same inputs: the
-words of their command, and the files and folders among them. A job that
+Next to a job's log (.txt) is what the program and this one report of it (.jsonl, job_report.py).
+Programs that resume find out themselves what is left. Other jobs are done if they were recorded
+with the same inputs: the words of their command, and the files and folders among them. A job that
 another call runs is waited for.
 """
 
@@ -75,9 +74,7 @@ class Job:
 class Scheduler:
     """Runs jobs; keeps their logs and reports in a folder."""
 
-    def __init__(
-        self, jobs: list[Job], report: list[str], logs: Path, side_by_side: int | None
-    ):
+    def __init__(self, jobs: list[Job], report: list[str], logs: Path, side_by_side: int | None):
         """report: words of a command, to which records are appended.
 
         side_by_side: jobs; None: one on all GPUs if it can, else one per GPU or core.

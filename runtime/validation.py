@@ -6,9 +6,9 @@
 
     find_mismatch({"step": -1}, Point)  # "expected int >= 0 at step"
 
-Unknown fields are ignored, except in a Struct with forbid_unknown_fields. 1.0
-is no integer, True is no number, and a number with a range is neither NaN nor,
-with two ends, Inf. This module does not import PyTorch.
+Unknown fields are ignored, except in a Struct with forbid_unknown_fields. 1.0 is no integer, True
+is no number, and a number with a range is neither NaN nor, with two ends, Inf. This module does not
+import PyTorch.
 """
 
 from typing import Annotated, Any

@@ -10,8 +10,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-# No module imports one of a later row. Other modules at the root are
-# programs.
+# No module imports one of a later row. Other modules at the root are programs.
 LAYERS = (
     *(
         "errors operators setting",
@@ -62,9 +61,7 @@ def diagram() -> str:
         others = {*map(part_of, imported)} & reachable.keys()
         indirect = set().union(*(reachable[other] for other in others))
         reachable[part] = indirect | others
-        lines += [
-            f"    {part} --> {other}" for other in RANKS if other in others - indirect
-        ]
+        lines += [f"    {part} --> {other}" for other in RANKS if other in others - indirect]
     return "\n".join([*lines, "```"])
 
 

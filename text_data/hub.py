@@ -27,9 +27,8 @@ def find_dataset(repository: str, revision: str | None, remedy: str):
 class PinnedDataset:
     """A data set at one commit of the hub, or in a folder of the same layout.
 
-    revision: None: the newest. A resumed preparation sets `commit` to
-    that of its first run. source: what identifies the data set in
-    meta.json.
+    revision: None: the newest. A resumed preparation sets `commit` to that of its first run.
+    source: what identifies the data set in meta.json.
     """
 
     def __init__(self, repository: str, config: str, revision: str | None, remedy: str):
@@ -52,9 +51,7 @@ class PinnedDataset:
         """Return paths or URLs of a split's files."""
         import datasets
 
-        builder = datasets.load_dataset_builder(
-            self.repository, self.config, revision=self.commit
-        )
+        builder = datasets.load_dataset_builder(self.repository, self.config, revision=self.commit)
         splits = builder.config.data_files or {}
         if split not in splits:
             raise ValueError(f"no split {split}, only {' '.join(map(str, splits))}")
@@ -66,9 +63,8 @@ class PinnedDataset:
 def load_table(options: dict, revision: str | None = None):
     """Return a downloaded or cached datasets.Dataset, and its commit.
 
-    options: of datasets.load_dataset. revision: a commit; None: the
-    newest, or offline the cached one. Raises InputError if only another
-    one is cached.
+    options: of datasets.load_dataset. revision: a commit; None: the newest, or offline the cached
+    one. Raises InputError if only another one is cached.
     """
     import datasets
 

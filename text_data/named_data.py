@@ -9,8 +9,7 @@ from data_loader import Shards, read_meta
 from errors import InputError
 
 TWO_SHARDS = {"train": 10**8, "val": 10**8}
-# Data set: program and flags, split to evaluate on, GB of the download,
-# tokens by split.
+# Data set: program and flags, split to evaluate on, GB of the download, tokens by split.
 DATA_SETS = {
     "fineweb-edu": (
         "prepare_fineweb.py",
@@ -67,10 +66,9 @@ DATA_SETS = {
 def prepare_command(name: str, scale: str, tokens: int = 0) -> tuple[str, str, list[str]]:
     """Return the folder, evaluation split and preparing command of a data set.
 
-    name: a data set, or a folder of shards. scale: full; small: bytes;
-    smoke: the standard library instead of others. tokens: of the longest
-    training. The command is empty if the folder has so many tokens, or
-    the whole text. Raises InputError for other names.
+    name: a data set, or a folder of shards. scale: full; small: bytes; smoke: the standard library
+    instead of others. tokens: of the longest training. The command is empty if the folder has so
+    many tokens, or the whole text. Raises InputError for other names.
     """
     if name not in DATA_SETS:
         meta = read_meta(name, f"use {', '.join(DATA_SETS)}, or a folder of shards")

@@ -8,14 +8,12 @@ associative  8 pairs of key and value, filler, the pairs in another order;
 periodic     4 to 32 symbols, repeated; targets: the repeated ones
 
 The symbols of a passage, of the pairs or of a period differ
-and are not in the filler: each counted token followed the only earlier
-copy of its predecessor. Filler that is text has other symbols for its
-tokens in each sequence.
+and are not in the filler: each counted token followed the only earlier copy of its predecessor.
+Filler that is text has other symbols for its tokens in each sequence.
 
-There are no further tokens: with tied embeddings, those that are never
-predicted delay learning (`rope`: 350 steps, 900 with 320 embeddings).
-Sequences depend on the seed, the training step and the window that they
-replace.
+There are no further tokens: with tied embeddings, those that are never predicted delay learning
+(`rope`: 350 steps, 900 with 320 embeddings). Sequences depend on the seed, the training step and
+the window that they replace.
 """
 
 from dataclasses import dataclass
@@ -28,12 +26,10 @@ from data_loader import VOCABULARY_MULTIPLE, Shards, Windows
 from errors import InputError
 
 SYMBOLS = VOCABULARY_MULTIPLE
-# Loss terms of each sequence, a multiple of 6 and 8, which repeat if
-# fewer count.
+# Loss terms of each sequence, a multiple of 6 and 8, which repeat if fewer count.
 TARGETS = 48
-# Up to this fraction of training, all sequences are periodic; later,
-# PERIODIC of them. A network first learns to predict symbols that it
-# has read, then which.
+# Up to this fraction of training, all sequences are periodic; later, PERIODIC of them. A network
+# first learns to predict symbols that it has read, then which.
 CURRICULUM = 0.5
 PERIODIC = 0.5
 SHORTEST_PERIOD = 4
@@ -60,8 +56,8 @@ SHORTEST_LENGTH = 2 * max(task.tokens for task in TASKS)
 class RecallWindows(Windows):
     """Sequences of the recall task in place of windows of text.
 
-    sequences: of the whole training, for the curriculum. Raises
-    InputError also if a sequence is too short for the task.
+    sequences: of the whole training, for the curriculum. Raises InputError also if a sequence is
+    too short for the task.
     """
 
     counts_correct = True

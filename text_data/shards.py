@@ -5,9 +5,9 @@
     writer.add(0, 0, tokens)  # those of document 0, from its first one on
     writer.close()
 
-A data set is a folder with one file `{dataset}_{split}_{index:06d}.bin`
-per shard and `meta.json`; docs/data.md describes their format.
-data_loader.py reads them. Every document starts with <|endoftext|>.
+A data set is a folder with one file `{dataset}_{split}_{index:06d}.bin` per shard and `meta.json`;
+docs/data.md describes their format. data_loader.py reads them. Every document starts with
+<|endoftext|>.
 """
 
 import contextlib
@@ -28,12 +28,10 @@ from errors import InputError
 class ShardWriter:
     """Write the shards of a split, each atomically; resume a preparation.
 
-    split: of the first shard. later_split: of the others; None:
-    `split`.
+    split: of the first shard. later_split: of the others; None: `split`.
 
-    Documents must come in the same order on every run. `start` is
-    (document, offset in it) of the first token that is not in a
-    finished shard; `add` skips earlier ones. Shards from a missing one
+    Documents must come in the same order on every run. `start` is (document, offset in it) of the
+    first token that is not in a finished shard; `add` skips earlier ones. Shards from a missing one
     on are written again.
     """
 
@@ -134,9 +132,8 @@ class ShardWriter:
 class Meta:
     """The meta.json of a data set in preparation; `content` is what it holds.
 
-    description: dataset, tokenizer, vocab_size and source. files: the
-    tokenizer's, content by name. Raises InputError if the folder holds
-    other shards, or a data set with another description.
+    description: dataset, tokenizer, vocab_size and source. files: the tokenizer's, content by name.
+    Raises InputError if the folder holds other shards, or a data set with another description.
     """
 
     def __init__(
@@ -145,9 +142,7 @@ class Meta:
         self.folder = Path(folder)
         self.files = files or {}
         self.content = {**description, "complete": False, "splits": {}}
-        check(
-            description["dataset"], Name, f"the name of {folder}", "pass another --out_dir"
-        )
+        check(description["dataset"], Name, f"the name of {folder}", "pass another --out_dir")
         if (self.folder / META).exists():
             existing = read_meta(self.folder, f"remove {folder} and prepare it again")
             other = [key for key in description if existing.get(key) != description[key]]

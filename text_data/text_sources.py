@@ -23,8 +23,8 @@ from runtime.files import working_folder_of
 from errors import InputError
 from text_data import hub
 
-# Characters tokenized at a time. tiktoken's regular expression is slow
-# on long text without line breaks.
+# Characters tokenized at a time. tiktoken's regular expression is slow on long text without line
+# breaks.
 PIECE_CHARACTERS = 1 << 20
 ROWS_PER_READ = 256  # rows of a parquet file read at a time
 FILES_LISTED = 5  # files that are printed; the others are counted
@@ -69,11 +69,10 @@ def find_files(
 ) -> list[Path]:
     """Return the files in `sources`, and those in its folders, sorted.
 
-    In folders, hidden and empty files and the folder `exclude` are left
-    out. skip_reason: of (path, whether it is in `sources`), "<why it is
-    not read>: <what to do>" or None. Prints the first files that are
-    read, and the first skipped ones. Raises InputError if a source does
-    not exist or is not read, or nothing is left.
+    In folders, hidden and empty files and the folder `exclude` are left out. skip_reason: of (path,
+    whether it is in `sources`), "<why it is not read>: <what to do>" or None. Prints the first
+    files that are read, and the first skipped ones. Raises InputError if a source does not exist or
+    is not read, or nothing is left.
     """
 
     if missing := [source for source in sources if not Path(source).exists()]:
@@ -154,11 +153,9 @@ def load_table(
 ) -> tuple[Any, str, str | None]:
     """Return rows, their name for messages, and the commit on the hub or None.
 
-    path: a file, the value of `flag`; its first `limit` rows are a list
-    of dictionaries with those of `columns` that a row has. None: load
-    hub_table, the arguments of datasets.load_dataset, as a
-    datasets.Dataset. Raises InputError if it cannot be read or has no
-    rows.
+    path: a file, the value of `flag`; its first `limit` rows are a list of dictionaries with those
+    of `columns` that a row has. None: load hub_table, the arguments of datasets.load_dataset, as a
+    datasets.Dataset. Raises InputError if it cannot be read or has no rows.
     """
     if path is not None and not (table_format(Path(path)) and Path(path).is_file()):
         raise InputError(
@@ -189,10 +186,9 @@ def read_rows(
 ) -> Iterator[tuple[Mark, str]]:
     """Yield (mark, text) of each row of local files, or of files on the hub.
 
-    column: of the text, or names with commas: a row's first one counts;
-    choose: how to take another. files: a function returns those on the
-    hub. resume_from: the mark of the first row to read. Raises
-    InputError if a file cannot be read, or for a row without text.
+    column: of the text, or names with commas: a row's first one counts; choose: how to take
+    another. files: a function returns those on the hub. resume_from: the mark of the first row to
+    read. Raises InputError if a file cannot be read, or for a row without text.
     """
     is_local = not callable(files)
     columns = [*dict.fromkeys(name.strip() for name in column.split(","))]
@@ -222,8 +218,7 @@ def find_text(values: dict, columns: Sequence[str], where: str, choose: str) -> 
     if not isinstance(values[column], str):
         value = json.dumps(values[column], default=str)[:50]
         raise InputError(
-            f"{where}: column '{column}' holds {value}, not text: "
-            "write a string, or remove the row"
+            f"{where}: column '{column}' holds {value}, not text: write a string, or remove the row"
         )
     return values[column]
 
@@ -233,8 +228,8 @@ def read_file(
 ) -> Iterator[tuple[int, dict]]:
     """Yield (row, value by column) of a file, from row `first` on.
 
-    Values are at least those of `columns` that the row has. A line of
-    text is the value of all `columns`; of a row that is no object, {}.
+    Values are at least those of `columns` that the row has. A line of text is the value of all
+    `columns`; of a row that is no object, {}.
     """
     kind = TABLES.get(_suffix(path))
     with open_file(path) as file:

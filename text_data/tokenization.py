@@ -36,9 +36,9 @@ class Settings:
     """Settings of all programs that prepare a data set."""
 
     tokenizer: str = "gpt2"
-    """bytes (256 byte values and <|endoftext|>), gpt2 or another encoding of tiktoken,
-    bpe:N (byte-level BPE of N tokens, trained on the text), hf:NAME_OR_FOLDER (Hugging Face), or
-    the folder of a data set or run with such a tokenizer"""
+    """bytes (256 byte values and <|endoftext|>), gpt2 or another encoding of tiktoken, bpe:N
+    (byte-level BPE of N tokens, trained on the text), hf:NAME_OR_FOLDER (Hugging Face), or the
+    folder of a data set or run with such a tokenizer"""
     shard_tokens: int = setting(100_000_000, low=1, high=2**31 - 1)
     """tokens per shard"""
     min_tokens: int = setting(1, low=1)
@@ -50,11 +50,10 @@ class Settings:
 class Preparation:
     """A new or resumed preparation: its tokenizer, `Meta` and writers.
 
-    source: what the tokens are prepared from, JSON. texts: a function
-    that returns the text to train a tokenizer on. splits: those with a
-    writer. A resumed preparation uses the tokenizer and the commit of
-    data_set stored in out_dir. Writes nothing yet. Raises InputError if
-    out_dir holds something else or cannot be written.
+    source: what the tokens are prepared from, JSON. texts: a function that returns the text to
+    train a tokenizer on. splits: those with a writer. A resumed preparation uses the tokenizer and
+    the commit of data_set stored in out_dir. Writes nothing yet. Raises InputError if out_dir holds
+    something else or cannot be written.
     """
 
     def __init__(
@@ -89,15 +88,12 @@ class Preparation:
         }
         self.meta = shards.Meta(out_dir, description, self.tokenizer.files)
         size = settings.shard_tokens
-        self.writers = {
-            split: shards.ShardWriter(self.meta, split, size) for split in splits
-        }
+        self.writers = {split: shards.ShardWriter(self.meta, split, size) for split in splits}
 
     def write(self, documents, remedy: str) -> None:
         """Write the missing shards and print a summary.
 
-        If a split gets no text, removes everything written and raises
-        InputError with `remedy`.
+        If a split gets no text, removes everything written and raises InputError with `remedy`.
         """
         meta = self.meta
         if meta.content["complete"]:

@@ -6,9 +6,9 @@
 
 `run_tokenizer` returns the tokenizer of a trained model.
 
-Data sets and checkpoints store a tokenizer's name: bytes, gpt2,
-cl100k_base, hf:NAME@HASH or bpe:4096@HASH. The hash is that of
-tokenizer.json, stored next to the shards and in each run's folder.
+Data sets and checkpoints store a tokenizer's name: bytes, gpt2, cl100k_base, hf:NAME@HASH or
+bpe:4096@HASH. The hash is that of tokenizer.json, stored next to the shards and in each run's
+folder.
 """
 
 import codecs
@@ -27,9 +27,7 @@ import numpy as np
 from errors import InputError, refusing
 
 GPT2_VOCABULARY = 50257
-GPT2_SHA256 = (
-    "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"  # encoder.json
-)
+GPT2_SHA256 = "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"  # encoder.json
 END_OF_TEXT = "<|endoftext|>"
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
@@ -45,8 +43,8 @@ BPE_VOCABULARIES = range(257, 10**6 + 1)  # at least the bytes and <|endoftext|>
 class Tokenizer:
     """Interface of all tokenizers.
 
-    vocab_size: the highest token id + 1. eot: the token at the start of
-    each document. files: to store with data sets, by name.
+    vocab_size: the highest token id + 1. eot: the token at the start of each document. files: to
+    store with data sets, by name.
     """
 
     name: str
@@ -133,9 +131,9 @@ class HuggingFaceTokenizer(Tokenizer):
     def from_backend(cls, description: str, backend, special: dict[str, str]):
         """Return the tokenizer of a tokenizers.Tokenizer.
 
-        special: its bos_token, eos_token, pad_token, …. Adds the token at
-        the start of each document if it is missing. No tokens are added to a
-        text; removes padding, truncation and dropout.
+        special: its bos_token, eos_token, pad_token, …. Adds the token at the start of each
+        document if it is missing. No tokens are added to a text; removes padding, truncation and
+        dropout.
         """
         start = document_token(backend, special)
         backend.add_special_tokens([start])
@@ -183,9 +181,8 @@ def document_token(backend, special: dict[str, str]) -> str:
 def load_tokenizer(name: str, folder: str | Path | None = None) -> Tokenizer:
     """Return the tokenizer `name`, as data sets and checkpoints store it.
 
-    folder: of tokenizer.json, for a name with a hash. Raises InputError
-    for an unknown name, a missing or changed file, or an unreachable
-    vocabulary.
+    folder: of tokenizer.json, for a name with a hash. Raises InputError for an unknown name, a
+    missing or changed file, or an unreachable vocabulary.
     """
     import tiktoken
 
@@ -226,8 +223,8 @@ def same_tokenizer(first: str, second: str) -> bool:
 def make_tokenizer(choice: str, texts) -> Tokenizer:
     """Return the tokenizer that --tokenizer chooses.
 
-    choice: see tokenization.Settings. texts: a function that returns
-    the training text, an iterable of strings, for bpe:N.
+    choice: see tokenization.Settings. texts: a function that returns the training text, an iterable
+    of strings, for bpe:N.
     """
     kind, colon, rest = choice.partition(":")
     if kind == "bpe" and colon:
@@ -260,9 +257,8 @@ def is_choice(choice: str, name: str) -> bool:
 def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     """Return a byte-level BPE with this vocabulary, trained on texts.
 
-    It splits text into words as GPT-2 does. The last token is
-    <|endoftext|>. A short text may give fewer tokens. Raises InputError
-    if there is no text.
+    It splits text into words as GPT-2 does. The last token is <|endoftext|>. A short text may give
+    fewer tokens. Raises InputError if there is no text.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -273,8 +269,7 @@ def train_bpe(vocab_size: int, texts) -> HuggingFaceTokenizer:
     print(f"training a tokenizer of {vocab_size:,} tokens on the text")
     backend = Tokenizer(models.BPE())
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    # A merge's time is quadratic in the length of a word, and DNA is
-    # one word.
+    # A merge's time is quadratic in the length of a word, and DNA is one word.
     short_words = [words, pre_tokenizers.FixedLength(LONGEST_WORD)]
     backend.pre_tokenizer = pre_tokenizers.Sequence(short_words)
     backend.decoder = decoders.ByteLevel()
@@ -322,8 +317,7 @@ def from_hugging_face(source: str, name: str) -> HuggingFaceTokenizer:
         elif path.is_file():
             loaded = transformers.PreTrainedTokenizerFast(tokenizer_file=source)
         else:
-            # Some of Mistral's files split text wrongly; transformers
-            # finds and repairs them.
+            # Some of Mistral's files split text wrongly; transformers finds and repairs them.
             loaded = load(source, trust_remote_code=False, fix_mistral_regex=True)
         backend = loaded.backend_tokenizer  # of fast tokenizers
         if not (known := backend.get_vocab(with_added_tokens=False)):
@@ -353,9 +347,7 @@ def is_gpt2(tokenizer: HuggingFaceTokenizer) -> bool:
 def _read_files(folder: Path) -> dict[str, bytes]:
     """Return a stored tokenizer's files; raise InputError if one is missing."""
     with refusing(f"{folder} has no tokenizer", COPY_FILES, OSError):
-        return {
-            name: (folder / name).read_bytes() for name in (TOKENIZER_FILE, SETTINGS_FILE)
-        }
+        return {name: (folder / name).read_bytes() for name in (TOKENIZER_FILE, SETTINGS_FILE)}
 
 
 def run_tokenizer(run: str | Path, checkpoint: dict) -> Tokenizer:

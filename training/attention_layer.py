@@ -4,8 +4,7 @@
     results = layer.forward_backward(lambda: layer.attend("triton"))
     errors = relative_errors(results, layer.reference())
 
-It computes what a layer does between its two projections, encoding
-included.
+It computes what a layer does between its two projections, encoding included.
 """
 
 from collections.abc import Callable
@@ -56,9 +55,7 @@ class AttentionLayer(NamedTuple):
         y = forward()
         attn, parameters = self.attn, dict(self.encoding.named_parameters())
         inputs = [self.packed_qkv, self.x, *parameters.values()]
-        dqkv, *grads = torch.autograd.grad(
-            y, inputs, self.output_grad, materialize_grads=True
-        )
+        dqkv, *grads = torch.autograd.grad(y, inputs, self.output_grad, materialize_grads=True)
         heads = attn.heads, attn.key_heads, attn.key_heads
         dq, dk, dv = dqkv.split([n * attn.head_dim for n in heads], -1)
         named = dict(zip(["dx", *(f"d{name}" for name in parameters)], grads, strict=True))

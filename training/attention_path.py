@@ -2,9 +2,8 @@
 
     check_paths(model, config, device, dtype)   # raises InputError if one is wrong
 
-One layer of each kind is compared with the dense path. Of named paths
-only `flex` is checked, which compiles each encoding's formula and
-supports not all.
+One layer of each kind is compared with the dense path. Of named paths only `flex` is checked, which
+compiles each encoding's formula and supports not all.
 """
 
 import dataclasses
@@ -17,9 +16,8 @@ from errors import InputError
 from model import GPT
 from training.attention_layer import AttentionLayer, random_layer, relative_errors
 
-# Largest relative errors: of TENSORS; of the gradients of parameters,
-# which are sums along the text. In bfloat16 sdpa has 0.23 at the bias
-# of a forget gate.
+# Largest relative errors: of TENSORS; of the gradients of parameters, which are sums along the
+# text. In bfloat16 sdpa has 0.23 at the bias of a forget gate.
 TOLERANCES = {
     torch.float32: (1e-3, 1e-2),
     torch.float16: (1e-2, 5e-2),

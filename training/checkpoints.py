@@ -17,8 +17,8 @@ The content of `checkpoint_0001000.pt`, written after step 1,000:
                 see run_folder.Run; "init_steps": see trained_steps
     data        SHA-256 and tokenizer of the training data
 
-The file is what torch.save writes, then the SHA-256 of those bytes in
-64 hexadecimal digits, which torch.load ignores.
+The file is what torch.save writes, then the SHA-256 of those bytes in 64 hexadecimal digits, which
+torch.load ignores.
 """
 
 import dataclasses
@@ -47,12 +47,11 @@ FORMAT = "gpt checkpoint 5"
 DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal, the end of the file
 VERIFIED: dict[tuple[int, ...], str] = {}  # identity of a file -> its SHA-256
 READ_BYTES = 1 << 20
-# Settings that are newer than a checkpoint have their default. A free
-# one may have a value of an earlier version.
+# Settings that are newer than a checkpoint have their default. A free one may have a value of an
+# earlier version.
 FREE = settings_of(GPTConfig, resume="free")
 NETWORK = [
-    (x.name, Any if x.name in FREE else x.type, x.default)
-    for x in dataclasses.fields(GPTConfig)
+    (x.name, Any if x.name in FREE else x.type, x.default) for x in dataclasses.fields(GPTConfig)
 ]
 Network = msgspec.defstruct("Network", NETWORK, forbid_unknown_fields=True, kw_only=True)
 
@@ -145,12 +144,12 @@ def load_checkpoint(
 ) -> dict:
     """Return the content of a run's newest checkpoint, or of a checkpoint file.
 
-    Its "sha256" is that of the loaded bytes. The tensors are mapped
-    into memory: reading the settings alone takes none.
+    Its "sha256" is that of the loaded bytes. The tensors are mapped into memory: reading the
+    settings alone takes none.
 
     causal: True accepts decoders only, False encoders only, None both.
-    check_plugins: require the run's plugins. Raises InputError if there
-    is no checkpoint, or if it is corrupt or in another format.
+    check_plugins: require the run's plugins. Raises InputError if there is no checkpoint, or if it
+    is corrupt or in another format.
     """
     path = checkpoint_path(run)
     checkpoint, sha256 = _read(path)
@@ -197,8 +196,7 @@ def _read(path: Path) -> tuple[Any, str]:
     try:
         with open(path, "rb") as file:
             sha256 = _check_digest(path, file)
-            # The file that was checked, also if it has been replaced
-            # since.
+            # The file that was checked, also if it has been replaced since.
             opened = f"/proc/self/fd/{file.fileno()}"
             content = torch.load(opened, map_location="cpu", weights_only=True, mmap=True)
     except InputError:
@@ -263,8 +261,7 @@ def _check_content(path: Path, checkpoint) -> None:
     except TypeError:
         raise _foreign(path, "its config has other values than settings") from None
     shape, model = checkpoint["gpt"], checkpoint["model"]
-    # Otherwise a wrong number could make a network larger than the
-    # memory.
+    # Otherwise a wrong number could make a network larger than the memory.
     layers = {name.split(".")[1] for name in model if name.startswith("h.")}
     table = model.get("wte.weight", torch.empty(0))
     expected = (shape["n_layer"], shape["vocab_size"], shape["n_embd"])
@@ -291,9 +288,8 @@ def load_model(
     """Return the trained model in evaluation mode, and its checkpoint.
 
     attention: of `GPTConfig`. causal: as in `load_checkpoint`.
-    dtype: see `cast_blocks`. Prints a note if the training was not
-    finished. Raises InputError as `load_checkpoint` does, and for NaN
-    or Inf.
+    dtype: see `cast_blocks`. Prints a note if the training was not finished. Raises InputError as
+    `load_checkpoint` does, and for NaN or Inf.
     """
     checkpoint = load_checkpoint(run, causal)
     step, steps = checkpoint["step"], checkpoint["config"].get("steps", 0)
@@ -309,8 +305,8 @@ def load_model(
 def cast_blocks(model: GPT, dtype: torch.dtype) -> None:
     """Cast the blocks' Linear layers to `dtype`, for inference under autocast.
 
-    Without gradients, autocast would cast them in every call, to the
-    same results. Norms, encodings, embedding and logits stay float32.
+    Without gradients, autocast would cast them in every call, to the same results. Norms,
+    encodings, embedding and logits stay float32.
     """
     for module in model.h.modules():
         if isinstance(module, nn.Linear):

@@ -22,11 +22,10 @@ POSENC = "posenc."  # names of encodings' weights
 def initialize_from(model: GPT, run: str | Path, checkpoint: dict, tokenizer: str) -> None:
     """Load the weights of another run, for other data, length or encoding.
 
-    checkpoint: that run's content; tokenizer: of the new run's data.
-    Parameters that both encodings have are kept (`kept_names`); added
-    parts start at zero if they can. Prints which parameters are new.
-    Raises InputError if network or tokenizer differ, or if a table
-    belongs to another training length.
+    checkpoint: that run's content; tokenizer: of the new run's data. Parameters that both encodings
+    have are kept (`kept_names`); added parts start at zero if they can. Prints which parameters are
+    new. Raises InputError if network or tokenizer differ, or if a table belongs to another training
+    length.
     """
     old, new, weights = checkpoint["gpt"], model.config, checkpoint["model"]
     length = old["block_size"]
@@ -91,11 +90,9 @@ def _start_added_parts_at_zero(model: GPT, old_pe: str) -> list[str]:
 def kept_names(weights: dict, old_pe: str, model: GPT) -> dict[str, str]:
     """Return {name in the model: name in weights} of the parameters to keep.
 
-    weights: state_dict of a model with the encoding `old_pe`, whose
-    plugin need not be loaded. Kept is what both have, in parts of the
-    same or a related class (`rope`, `yarn`), under the same name and
-    with the same shape; if the parts are equal, also tables of another
-    length.
+    weights: state_dict of a model with the encoding `old_pe`, whose plugin need not be loaded. Kept
+    is what both have, in parts of the same or a related class (`rope`, `yarn`), under the same name
+    and with the same shape; if the parts are equal, also tables of another length.
     """
     kept, unused, state = {}, _locate(weights, old_pe), model.state_dict()
     for name, (layer, part, rest) in _locate(state, model.config.pe).items():

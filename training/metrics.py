@@ -44,8 +44,8 @@ class StepMetrics:
     def reduce_losses(self, step: int, run: Run, scaler) -> Tensor:
         """Return the losses (steps,) since the last log line, means of all ranks.
 
-        step: taken so far. Raises InputError if a loss or gradient norm
-        is NaN or Inf; an enabled scaler skips steps with such norms.
+        step: taken so far. Raises InputError if a loss or gradient norm is NaN or Inf; an enabled
+        scaler skips steps with such norms.
         """
         losses = torch.stack([torch.stack(each.losses) for each in self.steps])
         losses = self.processes.sum(losses.mean(1)) / self.processes.world_size
@@ -62,10 +62,9 @@ class StepMetrics:
     def summarize(self, losses: Tensor, lr: float) -> dict:
         """Return the values of a log line, and start the next interval.
 
-        losses: of `reduce_losses`. "data_ms": of "ms", waiting for
-        data; "memory": in bytes; "mfu": if the device's peak FLOPs are
-        known. A process's first step, which compiles, is timed only if
-        it is alone.
+        losses: of `reduce_losses`. "data_ms": of "ms", waiting for data; "memory": in bytes; "mfu":
+        if the device's peak FLOPs are known. A process's first step, which compiles, is timed only
+        if it is alone.
         """
         first = int(self.is_first_interval and len(self.steps) > 1)
         ms = 1000 * statistics.fmean(self.seconds[first:])
@@ -104,13 +103,11 @@ def step_columns(values: dict, steps_left: int) -> list[str]:
     ]
 
 
-def validation_sums(
-    model: GPT, windows: Windows, rows: int, inputs, targets, *positions
-) -> Tensor:
+def validation_sums(model: GPT, windows: Windows, rows: int, inputs, targets, *positions) -> Tensor:
     """Return sums of losses and correct predictions of a batch, (2,) float64.
 
-    Tensors: of `Windows.batch`; rows after the first `rows` are
-    padding. Correct predictions are counted if `windows.counts_correct`.
+    Tensors: of `Windows.batch`; rows after the first `rows` are padding. Correct predictions are
+    counted if `windows.counts_correct`.
     """
     losses = model.loss(inputs, targets, *positions, reduction="none")[:rows].sum(
         dtype=torch.float64
@@ -139,8 +136,7 @@ def validation_values(
 ) -> tuple[dict, list[str]]:
     """Return the values of a validation and its console columns.
 
-    sums: of `validation_sums`. Raises InputError for a loss of NaN or
-    Inf.
+    sums: of `validation_sums`. Raises InputError for a loss of NaN or Inf.
     """
     check_finite(sums, f"the validation loss after step {step}", step, run)
     loss, accuracy = (sums / tokens).tolist()

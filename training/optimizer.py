@@ -7,9 +7,9 @@
         decaying["lr"] = lr / 3  # a group's own rate; without it --lr
         return torch.optim.SGD([decaying, others], lr=lr, momentum=betas[0])
 
-The schedule multiplies the "lr" of each group by one factor. A resumed
-run is bit-exact if all that changes is in the optimizer's `state`, in
-float32: PyTorch loads a state in the dtype of its parameter.
+The schedule multiplies the "lr" of each group by one factor. A resumed run is bit-exact if all that
+changes is in the optimizer's `state`, in float32: PyTorch loads a state in the dtype of its
+parameter.
 """
 
 import math
@@ -47,9 +47,8 @@ class MuonAndAdamW(torch.optim.Optimizer):
 def muon(model, lr: float, betas: tuple[float, float], weight_decay: float):
     """Return Muon for the matrices of a GPT's blocks, AdamW for all else.
 
-    Updates have the size of AdamW's (Liu et al. 2025, arXiv
-    2502.16982), so that one rate and weight decay suit both; the betas
-    are AdamW's.
+    Updates have the size of AdamW's (Liu et al. 2025, arXiv 2502.16982), so that one rate and
+    weight decay suit both; the betas are AdamW's.
     """
     matrices = dict.fromkeys(x for x in model.h.parameters() if x.ndim == 2)
     groups = model.parameter_groups(weight_decay)
@@ -80,8 +79,7 @@ def restore_optimizer(
 ) -> None:
     """Load a checkpoint's states, not its settings: --override changes them.
 
-    Raises ValueError, or an error of PyTorch, if they belong to another
-    network.
+    Raises ValueError, or an error of PyTorch, if they belong to another network.
     """
     own = [{**group} for group in optimizer.param_groups]
     optimizer.load_state_dict(checkpoint["optimizer"])
@@ -109,9 +107,9 @@ def optimizer_step(
 ) -> Tensor:
     """Update the parameters from their gradients, then clear the gradients.
 
-    grad_clip: largest gradient norm; 0: none. Returns the norm before
-    clipping, (), on the device. If the scaler is enabled and a gradient
-    is Inf or NaN, the parameters stay and the scale shrinks.
+    grad_clip: largest gradient norm; 0: none. Returns the norm before clipping, (), on the device.
+    If the scaler is enabled and a gradient is Inf or NaN, the parameters stay and the scale
+    shrinks.
     """
     scaler.unscale_(optimizer)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip or math.inf)

@@ -4,8 +4,8 @@
     plugins_of(config.encodings)               # the plugins that define them
     check_loaded(checkpoint["config"], run)    # raise unless those are loaded
 
-Only files passed as --plugin are imported. A run records name and
-SHA-256 of its plugins, and its folder has copies.
+Only files passed as --plugin are imported. A run records name and SHA-256 of its plugins, and its
+folder has copies.
 """
 
 import hashlib
@@ -54,9 +54,8 @@ class Plugin:
 def load_plugin(path: str | Path) -> Plugin:
     """Import a file and return the plugin; its encodings are registered.
 
-    The same file is imported once. Raises OSError if it cannot be read,
-    InputError if it cannot be imported, has no encoding with `names`,
-    uses one that is taken, or a hook has other arguments.
+    The same file is imported once. Raises OSError if it cannot be read, InputError if it cannot be
+    imported, has no encoding with `names`, uses one that is taken, or a hook has other arguments.
     """
     path = Path(path)
     source = path.read_bytes()
@@ -72,8 +71,7 @@ def load_plugin(path: str | Path) -> Plugin:
     imported = sys.modules[module] = types.ModuleType(module)
     imported.__file__ = str(path)
     try:
-        # Not by importlib, which could run bytecode of an older
-        # version.
+        # Not by importlib, which could run bytecode of an older version.
         exec(compile(source, str(path), "exec", dont_inherit=True), vars(imported))
     except (Exception, SystemExit) as error:
         place = [str(path), *_lines(error, [str(path)])][-1]
@@ -118,9 +116,7 @@ def _hook_problem(cls) -> str | None:
             if hook is not None:
                 inspect.signature(hook).bind(*arguments.split(", "))
         except TypeError as error:
-            return (
-                f".{name} has other arguments ({error}): use def {name}(self, {arguments})"
-            )
+            return f".{name} has other arguments ({error}): use def {name}(self, {arguments})"
     return None
 
 
@@ -158,8 +154,7 @@ def recorded(encodings: Iterable[tuple[type, dict]]) -> dict[str, str] | None:
 def check_loaded(settings: dict, folder: str | Path) -> None:
     """Raise InputError unless the plugins that settings record are loaded.
 
-    settings: of a run, or its config.yaml; may be foreign. folder: with
-    copies.
+    settings: of a run, or its config.yaml; may be foreign. folder: with copies.
     """
     entry = settings.get("plugin")
     check(entry, Versions, f"{folder}: plugin", "use settings that train_gpt.py wrote")

@@ -57,10 +57,9 @@ class LogRecord(msgspec.Struct):
 class Run:
     """A training run's folder: find a checkpoint, then lock, log and save.
 
-    A checkpoint's config also has `init_steps`, the trained_steps of
-    --init_from, and `changes`, one for each resume with other settings:
-    {"step": 6, "settings": {"steps": [6, 12]}} for 12 steps instead of
-    6.
+    A checkpoint's config also has `init_steps`, the trained_steps of --init_from, and `changes`,
+    one for each resume with other settings: {"step": 6, "settings": {"steps": [6, 12]}} for 12
+    steps instead of 6.
     """
 
     folder: Path
@@ -77,9 +76,8 @@ class Run:
     def find_checkpoint(self, settings) -> dict | None:
         """Return the content of the newest checkpoint, or None for a new run.
 
-        settings: training.settings.Config, with `resume` and what it
-        may override. Raises InputError if the folder has another run,
-        or any without `resume`, or a corrupt checkpoint.
+        settings: training.settings.Config, with `resume` and what it may override. Raises
+        InputError if the folder has another run, or any without `resume`, or a corrupt checkpoint.
         """
         kind, override = type(settings), settings.overridden
         paths = checkpoints.list_checkpoints(self.folder)
@@ -130,8 +128,8 @@ class Run:
     def start(self, device: torch.device, init_steps: int | None = None, **facts) -> None:
         """Lock the folder, write the config, and open the log with "start".
 
-        facts: further values of that record. Raises InputError if the
-        folder is locked or cannot be written.
+        facts: further values of that record. Raises InputError if the folder is locked or cannot be
+        written.
         """
         if init_steps is not None:
             self.init_steps = init_steps
@@ -189,9 +187,8 @@ class Run:
     def save(self, **checkpoint) -> None:
         """Write a checkpoint, then remove all but the newest `keep`.
 
-        checkpoint: Checkpoint without format, config and data. Raises
-        InputError if it cannot be written; the earlier checkpoints then
-        stay.
+        checkpoint: Checkpoint without format, config and data. Raises InputError if it cannot be
+        written; the earlier checkpoints then stay.
         """
         if not self.is_writer:
             return
@@ -249,8 +246,7 @@ def refusal(folder: Path, difference: str, remedy: str | None = None) -> str:
 def lock_folder(folder: Path) -> Callable[[], None]:
     """Create and lock a folder, and return the function to unlock it.
 
-    The lock ends with the process. Raises InputError if another one has
-    it.
+    The lock ends with the process. Raises InputError if another one has it.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

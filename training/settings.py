@@ -189,10 +189,9 @@ class Config(GPTConfig):
 def inherit(given: dict) -> dict:
     """Return the settings that the run of --init_from provides.
 
-    given: those of flags and --config. Provided are others of the
-    network, the objective, and the data if its folder exists. A resumed
-    run keeps its own. Raises InputError without a checkpoint or the
-    encoding's plugin.
+    given: those of flags and --config. Provided are others of the network, the objective, and the
+    data if its folder exists. A resumed run keeps its own. Raises InputError without a checkpoint
+    or the encoding's plugin.
     """
     source, out_dir = given.get("init_from"), given.get("out_dir", Config.out_dir)
     is_resumed = given.get("resume") and list_checkpoints(out_dir)
@@ -266,8 +265,7 @@ def describe_epochs(config, tokens: int) -> list[str]:
 def check_memory(config: GPTConfig, device: torch.device) -> None:
     """Raise InputError if this machine has too little memory for a network.
 
-    It needs float32 weights; on a CPU also gradients and AdamW's
-    moments.
+    It needs float32 weights; on a CPU also gradients and AdamW's moments.
     """
     with torch.device("meta"):
         model = GPT(config)

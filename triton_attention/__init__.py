@@ -10,8 +10,7 @@ The first use of the path imports Triton:
     kernels        the Triton kernels
     flex           PyTorch's FlexAttention: the attention path "flex", for training
 
-Without a GPU the kernels run, slowly, in Triton's interpreter, if
-TRITON_INTERPRET=1 is set.
+Without a GPU the kernels run, slowly, in Triton's interpreter, if TRITON_INTERPRET=1 is set.
 """
 
 import torch
@@ -21,8 +20,7 @@ from posenc import Encoding
 
 HEAD_DIMS = range(16, 129)  # of the kernels
 
-# Exported folders copy this file alone. torch.compile cannot trace
-# globals().
+# Exported folders copy this file alone. torch.compile cannot trace globals().
 IN_EXPORT = "__path__" not in globals()
 
 

@@ -8,12 +8,10 @@ For a query at position i and a key at position j, with d = i - j:
     distance          b = r_h[d], a table per head: t5, t5-clip, kerple and other functions of d
     piecewise-linear  b = f_h(r[d] g_i), f_h piecewise linear: fire (a ReLU network of one input)
 
-S_i - S_j is taken before anything is rounded. In bidirectional
-attention it becomes -|S_i - S_j|, and a table has entries for both
-signs of d.
+S_i - S_j is taken before anything is rounded. In bidirectional attention it becomes -|S_i - S_j|,
+and a table has entries for both signs of d.
 
-The numbers of all heads are float32; only ends of pieces get no
-gradients:
+The numbers of all heads are float32; only ends of pieces get no gradients:
 
     s_i     (B|1, H|1, T), s_j: (B|1, H|1, S), for decays
     g       (B|1, H|1, T|1), for decays and piecewise-linear

@@ -1,9 +1,8 @@
 """FlexAttention: the attention path "flex".
 
-PyTorch's FlexAttention compiles a kernel for the encoding's own formula
-(`Encoding.bias`), forward and, on GPUs, backward. It does not fit calls
-without gradients: it would be compiled for each length, or hold all
-logits.
+PyTorch's FlexAttention compiles a kernel for the encoding's own formula (`Encoding.bias`), forward
+and, on GPUs, backward. It does not fit calls without gradients: it would be compiled for each
+length, or hold all logits.
 """
 
 import functools
@@ -32,9 +31,7 @@ def fits(q: Tensor, k: Tensor, mask_spec) -> bool:
 
 def compute(q, k, v, bias_inputs, scale, mask_spec, packed_qkv=None) -> Tensor:
     """Compute attention by FlexAttention; arguments of `attention.biased_attention`."""
-    run = (
-        _compiled() if q.is_cuda and not torch.compiler.is_compiling() else _flex_attention
-    )
+    run = _compiled() if q.is_cuda and not torch.compiler.is_compiling() else _flex_attention
     return run(q, k, v, bias_inputs, scale, mask_spec)
 
 
@@ -57,9 +54,7 @@ def _flex_attention(q, k, v, bias_inputs, scale, mask_spec):
     block_mask = None
     if mask_spec.causal or mask_spec.window_size is not None:
         lengths = q.size(2), k.size(2)
-        block_mask = _block_mask(
-            mask_spec.causal, mask_spec.window_size, *lengths, q.device
-        )
+        block_mask = _block_mask(mask_spec.causal, mask_spec.window_size, *lengths, q.device)
     modify = None if not encoding.has("bias") else score_mod
     grouped = k.size(1) != q.size(1)
     return flex_attention.flex_attention(q, k, v, modify, block_mask, scale, grouped)

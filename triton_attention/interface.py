@@ -91,9 +91,7 @@ def _check(q, k, table: Tensor | None, pieces: Tensor | None, causal: bool) -> N
         _require(causal, "causal attention for FIRE")
     if table is not None:
         learns = table.requires_grad and torch.is_grad_enabled()
-        _require(
-            T == S or not learns, "as many queries as keys for the gradient of a table"
-        )
+        _require(T == S or not learns, "as many queries as keys for the gradient of a table")
         length = "{} numbers in the table of a bidirectional bias"
         _require(causal or table.size(-1) == 2 * S - 1, length, 2 * S - 1)
 

@@ -1,27 +1,23 @@
 """Triton kernels of attention with a bias, forward and backward.
 
-operators.py launches them. With z_ij = q_i k_j scale + b_ij, forward
-computes
+operators.py launches them. With z_ij = q_i k_j scale + b_ij, forward computes
 
     y_i = sum_j exp(z_ij - lse_i) v_j,    lse_i = log sum_j exp(z_ij)
 
-and stores y and lse. Backward recomputes the weights p_ij = exp(z_ij -
-lse_i):
+and stores y and lse. Backward recomputes the weights p_ij = exp(z_ij - lse_i):
 
     attention_backward_rows       walks along rows: dq, dg, dS_i and delta
     attention_backward_columns    walks along columns: dk, dv, dS_j
     attention_backward_distances  walks along diagonals: tables and pieces
 
-Nothing has the shape (T, T). Without atomics, results are
-deterministic. Tiles in which every query attends to every key run
-first, without masks. Exponentials, logarithms, LSE and biases have base
-2, as the hardware. Exact gradients of a row's logits sum to zero, so in
-a causal decay bias S_i gets no gradient from its row.
+Nothing has the shape (T, T). Without atomics, results are deterministic. Tiles in which every query
+attends to every key run first, without masks. Exponentials, logarithms, LSE and biases have base 2,
+as the hardware. Exact gradients of a row's logits sum to zero, so in a causal decay bias S_i gets
+no gradient from its row.
 
-B: sequences; H: heads; T: queries, the last of the S keys; D: head
-dimension; M, N: queries and keys of a tile. t: index of a query among queries; i,
-j: positions of a query and a key among keys; d = i - j. The strides of
-a tensor are x_b, x_h and x_t, in elements.
+B: sequences; H: heads; T: queries, the last of the S keys; D: head dimension; M, N: queries and
+keys of a tile. t: index of a query among queries; i, j: positions of a query and a key among keys;
+d = i - j. The strides of a tensor are x_b, x_h and x_t, in elements.
 """
 
 # Triton cannot compile "kind in (DECAY, LOG_DECAY)".
@@ -52,15 +48,13 @@ def _bias_tile(
 ):  # fmt: skip
     """Return tiles of b = f(g_i x_ij) in base 2, f'(g_i x_ij) and x_ij, f32.
 
-    i, s_i, g: (M, 1) or (1, M). j, s_j: (1, N) or (N, 1). x is S_i -
-    S_j, or the table's entry of the distance. masked: b is -inf where a
-    query attends not.
+    i, s_i, g: (M, 1) or (1, M). j, s_j: (1, N) or (N, 1). x is S_i - S_j, or the table's entry of
+    the distance. masked: b is -inf where a query attends not.
     """
     x = 0.0
     b = 0.0
     slope = 1.0
-    # Table entries must exist also past the end, where nothing is
-    # stored.
+    # Table entries must exist also past the end, where nothing is stored.
     d = tl.minimum(i, S - 1) - tl.minimum(j, S - 1)
     if not causal:
         d += S - 1  # the table starts at distance -(S - 1)
@@ -135,9 +129,7 @@ def _evaluate_pieces(r, pieces, first_piece, last_piece, NUM_PIECES: tl.constexp
 
 
 @triton.jit
-def _load_tile(
-    x, rows, count, stride, columns, D: tl.constexpr, inner: tl.constexpr = False
-):
+def _load_tile(x, rows, count, stride, columns, D: tl.constexpr, inner: tl.constexpr = False):
     """Load rows of a matrix (count, D), zeros past its ends; inner: there are none."""
     pointers = x + rows.to(tl.int64)[:, None] * stride + columns[None, :]
     if inner and columns.shape[0] == D:
@@ -175,9 +167,7 @@ def _log2(x):
 
 
 @triton.jit
-def _load_vector(
-    x, indices, count, stride, used: tl.constexpr, inner: tl.constexpr = False
-):
+def _load_vector(x, indices, count, stride, used: tl.constexpr, inner: tl.constexpr = False):
     """Load one number per token; zeros past the end, or if unused."""
     if used:
         if inner:
@@ -213,14 +203,11 @@ def attention_forward(
     Grid: (tiles of queries, B H).
 
     Q: (B, H, T, D), K, V: (B, H / SHARED, S, D), bf16, f16 or f32.
-    S_I, G: (B, H, T), S_J: (B, H, S), f32; unused ones are empty with
-    strides of 0. TABLE: (H, num_distances), f32. PIECES: (H, 3,
-    NUM_PIECES), f32: ends,
-    slopes, intercepts. KEPT_TILES: (1 or 2, B, H, tiles of queries),
-    int32, in units of SKIP_KEYS keys: where the keys to read begin (and
-    end).
-    Y: output, in memory (B, T, H, D). LSE: output (B, H, T), f32, in
-    base 2.
+    S_I, G: (B, H, T), S_J: (B, H, S), f32; unused ones are empty with strides of 0. TABLE: (H,
+    num_distances), f32. PIECES: (H, 3, NUM_PIECES), f32: ends,
+    slopes, intercepts. KEPT_TILES: (1 or 2, B, H, tiles of queries), int32, in units of SKIP_KEYS
+    keys: where the keys to read begin (and end).
+    Y: output, in memory (B, T, H, D). LSE: output (B, H, T), f32, in base 2.
     window_size: in tokens. D_TILE: D rounded up to a power of 2.
     """
     # Start with the longest rows: the last programs should be short.
@@ -272,8 +259,7 @@ def attention_forward(
                 TABLE, PIECES, first_piece, last_piece, S, window_size, NUM_PIECES,
             )  # fmt: skip
             z = _dot(q, tl.trans(k), precision) * (scale * LOG2E) + b  # (M, N)
-            # Finite also if no query of the tile attends to any key so
-            # far.
+            # Finite also if no query of the tile attends to any key so far.
             new_max = tl.maximum(tl.maximum(row_max, tl.max(z, 1)), -1e30)
             p = tl.exp2(z - new_max[:, None])
             rescale = tl.exp2(row_max - new_max)
@@ -283,9 +269,7 @@ def attention_forward(
             row_max = new_max
     # rows past the last query attend to nothing
     row_sum = tl.maximum(tl.sum(row_sum, 1), 1e-30)
-    _store_tile(
-        Y + (batch * T * H + head) * D, y / row_sum[:, None], t, T, H * D, channels, D
-    )
+    _store_tile(Y + (batch * T * H + head) * D, y / row_sum[:, None], t, T, H * D, channels, D)
     LSE += tl.program_id(1).to(tl.int64) * T
     tl.store(LSE + t, row_max + tl.log2(row_sum), mask=t < T)
 
@@ -306,15 +290,14 @@ def attention_backward_rows(
 
     Grid: (tiles of queries, B H). Inputs as in `attention_forward`.
 
-    DY: (B, H, T, D), gradient of the output. DQ: output, in memory (B,
-    T, H, D) or a third of (B, T, 3, H, D): grad_t is its stride from
-    one token to the next. DS_I, DG: outputs (B, H, T), f32. DELTA:
+    DY: (B, H, T, D), gradient of the output. DQ: output, in memory (B, T, H, D) or a third of (B,
+    T, 3, H, D): grad_t is its stride from one token to the next. DS_I, DG: outputs (B, H, T), f32.
+    DELTA:
     output (B, H, T), f32: sum_j p_ij (dy_i v_j), for other kernels.
 
-    delta is dy y if y is exact; then the gradients of a row's logits
-    sum to zero. If y is rounded they do not, and the residue would add
-    up along columns and in a gate's running sums, so this kernel adds
-    it to delta.
+    delta is dy y if y is exact; then the gradients of a row's logits sum to zero. If y is rounded
+    they do not, and the residue would add up along columns and in a gate's running sums, so this
+    kernel adds it to delta.
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     batch, head = (tl.program_id(1) // H).to(tl.int64), (tl.program_id(1) % H).to(tl.int64)
@@ -410,9 +393,8 @@ def attention_backward_columns(
 
     Grid: (tiles of keys, B H). Inputs as in `attention_backward_rows`.
 
-    DK, DV: outputs, in memory (B, S, H, D) or thirds of (B, S, 3, H,
-    D), with a stride of grad_t from one token to the next. DS_J: output
-    (B, H, S), f32.
+    DK, DV: outputs, in memory (B, S, H, D) or thirds of (B, S, 3, H, D), with a stride of grad_t
+    from one token to the next. DS_J: output (B, H, S), f32.
     SKIP_QUERIES: queries of the tiles of KEPT_TILES.
     Tiles are transposed, (N, M): products are the next left factors.
     """
@@ -447,9 +429,7 @@ def attention_backward_columns(
         last = 0  # the number after the last tile
         for first_block in range(0, blocks, 128):
             block = first_block + tl.arange(0, 128)
-            starts = (
-                tl.load(KEPT_TILES + block, mask=block < blocks, other=1 << 20) * SKIP_KEYS
-            )
+            starts = tl.load(KEPT_TILES + block, mask=block < blocks, other=1 << 20) * SKIP_KEYS
             reads = (starts < tl.program_id(0) * N + N) & (starts < S)
             last = tl.maximum(last, tl.max(tl.where(reads, block + 1, 0), 0))
             if not causal:
@@ -460,8 +440,8 @@ def attention_backward_columns(
         stop = tl.minimum(T, last * SKIP_QUERIES)
         if not causal:
             begin = first * SKIP_QUERIES
-    # Every query from this one on attends to every key of the tile;
-    # those past the end have no weights.
+    # Every query from this one on attends to every key of the tile; those past the end have no
+    # weights.
     unmasked_begin = begin
     if causal:
         diagonal_stop = (tl.maximum(0, first_t + N - 1) + M - 1) // M * M
@@ -513,15 +493,12 @@ def attention_backward_distances(
 ):  # fmt: skip
     """Sum the gradients of one head's tiles (N, N) at one offset.
 
-    Grid: (offsets, H, parts of the batch), SEQUENCES sequences each. T
-    = S. Inputs as in `attention_backward_columns`; G is the same for
-    all sequences.
+    Grid: (offsets, H, parts of the batch), SEQUENCES sequences each. T = S. Inputs as in
+    `attention_backward_columns`; G is the same for all sequences.
 
-    SUMS: output (parts, H, offsets, N, 2 N), f32, zeros at first. Row r
-    of the sum is reversed and shifted by N - 1 + r columns, so that
-    each column holds one distance. D_PIECES: output (parts, H, offsets,
-    2, NUM_PIECES), f32: gradients of slopes and intercepts of a
-    piecewise-linear bias.
+    SUMS: output (parts, H, offsets, N, 2 N), f32, zeros at first. Row r of the sum is reversed and
+    shifted by N - 1 + r columns, so that each column holds one distance. D_PIECES: output (parts,
+    H, offsets, 2, NUM_PIECES), f32: gradients of slopes and intercepts of a piecewise-linear bias.
     """
     blocks = tl.cdiv(T, N)
     # in tiles below the diagonal

@@ -2,8 +2,7 @@
 
 `interface.fused_attention` checks the arguments.
 
-Arguments, as tensors without data where a kind of bias does not use
-them:
+Arguments, as tensors without data where a kind of bias does not use them:
 
     q, k, v        (B, H, T, D) and (B, G, S, D); or q packed (B, T, 3, H, D), and k, v empty
     s_i, g, s_j    (B, H, T), (B, H, T), (B, H, S), float32
@@ -43,9 +42,7 @@ def _attention(q, k, v, s_i, g, s_j, table, pieces, kept, kind, scale, causal, w
     grid = triton.cdiv(q.size(2), settings["M"]), q.size(0) * q.size(1)
     numbers = scale, *sizes, window_size, *strides
     with _device_of(q):
-        _launch(
-            kernels.attention_forward, grid, *inputs, kept, y, lse, *numbers, **settings
-        )
+        _launch(kernels.attention_forward, grid, *inputs, kept, y, lse, *numbers, **settings)
     return y, lse
 
 
@@ -57,15 +54,12 @@ def _attention_fake(q, k, v, *inputs):
 def _attention_backward(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, *settings):
     """Return the gradients of q, k, v, s_i, g, s_j, table and pieces, or empty ones.
 
-    settings end with s_learns, g_learns and table_learns (of table or
-    pieces).
+    settings end with s_learns, g_learns and table_learns (of table or pieces).
     """
     inputs = q, k, v, s_i, g, s_j, table, pieces
     grads = _attention_backward_fake(dy, y, lse, *inputs, kept, *settings)
     with _device_of(q):
-        _launch_backward(
-            grads, dy, y, lse, (*_unpack(q, k, v), *inputs[3:]), kept, settings
-        )
+        _launch_backward(grads, dy, y, lse, (*_unpack(q, k, v), *inputs[3:]), kept, settings)
     return grads
 
 
@@ -97,9 +91,7 @@ def _launch_backward(grads, dy, y, lse, inputs, kept, settings):
     grid = triton.cdiv(S, columns["N"]), B * H
     by_head = dk, dv
     if k.size(1) != H:  # each head has a gradient of its own, which are added in float32
-        by_head = tuple(
-            dk.new_empty(B, S, H, q.size(-1), dtype=torch.float32) for _ in by_head
-        )
+        by_head = tuple(dk.new_empty(B, S, H, q.size(-1), dtype=torch.float32) for _ in by_head)
     tensors = *inputs, kept, dy, lse, delta, *by_head, ds_j
     _launch(kernels.attention_backward_columns, grid, *tensors, *numbers, **columns)
     if k.size(1) != H:
@@ -131,9 +123,7 @@ def _launch_distances(d_table, d_pieces, tensors, scale, window_size, strides, s
         offsets = 2 * offsets - 1
     parts = triton.cdiv(B, SEQUENCES)
     sums = dy.new_zeros(parts, H, offsets, N, 2 * N, dtype=torch.float32)
-    piece_sums = dy.new_zeros(
-        parts, H, offsets, 2, settings["NUM_PIECES"], dtype=torch.float32
-    )
+    piece_sums = dy.new_zeros(parts, H, offsets, 2, settings["NUM_PIECES"], dtype=torch.float32)
     kernel = kernels.attention_backward_distances
     numbers = scale, B, H, T, d_table.size(-1), window_size, *strides
     outputs, settings["SEQUENCES"] = (sums, piece_sums), SEQUENCES
@@ -144,12 +134,9 @@ def _launch_distances(d_table, d_pieces, tensors, scale, window_size, strides, s
         d_pieces[:, 1:] = piece_sums.sum((0, 2))
 
 
-def _attention_backward_fake(
-    dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, *settings
-):
+def _attention_backward_fake(dy, y, lse, q, k, v, s_i, g, s_j, table, pieces, kept, *settings):
     kind, _, causal, _, s_learns, g_learns, table_learns = settings
-    # The condition of kernels.attention_backward_rows, which fills
-    # ds_i.
+    # The condition of kernels.attention_backward_rows, which fills ds_i.
     s_i_learns = s_learns and (not causal or KINDS[kind] == "log-decay")
     if q.dim() == 4:
         qkv_grads = tuple(_empty_heads_last(x) for x in (q, k, v))

@@ -8,10 +8,9 @@ Sizes = tuple[int, int, int, int]  # queries, keys, warps, stages
 def select(kind: str, head_dim: int, dtype: torch.dtype) -> dict[str, Sizes]:
     """Return (queries, keys, warps, stages) of each kernel of a kind of bias.
 
-    For no bias and decay, at a head dimension of 64, chosen by time on
-    an H100; others by counting instructions. All fit into the 99 KB of
-    an RTX 4090. Tiles of `forward` are the units to skip, so `rows` has
-    as many queries, and its keys divide those of `forward`.
+    For no bias and decay, at a head dimension of 64, chosen by time on an H100; others by counting
+    instructions. All fit into the 99 KB of an RTX 4090. Tiles of `forward` are the units to skip,
+    so `rows` has as many queries, and its keys divide those of `forward`.
     """
     if dtype == torch.float32:
         return dict.fromkeys(("forward", "rows", "columns", "distances"), (32, 32, 4, 2))

@@ -1,11 +1,9 @@
 """Tile skipping: which tiles of keys cannot matter to a tile of queries.
 
-The kernels skip tiles of keys from the left, and in bidirectional
-attention also from the right, that together hold at most
-`skip_tolerance` of every row's weight. The proof needs no logits: a
-weight is at most exp(|q| |k| scale + the largest bias in the tile), and
-the sum of a row is at least the weight of the query's own key, whose
-bias is 0.
+The kernels skip tiles of keys from the left, and in bidirectional attention also from the right,
+that together hold at most `skip_tolerance` of every row's weight. The proof needs no logits: a
+weight is at most exp(|q| |k| scale + the largest bias in the tile), and the sum of a row is at
+least the weight of the query's own key, whose bias is 0.
 """
 
 import torch
@@ -32,12 +30,11 @@ def kept_tiles(
 ) -> Tensor:
     """Return which tiles of keys each tile of queries has to read.
 
-    Others hold at most `tolerance` of every row's weight; half of it on
-    each side if not causal.
+    Others hold at most `tolerance` of every row's weight; half of it on each side if not causal.
 
     q: (B, H, T, D). k: (B, G, S, D). s_i, g: (B, H, T). s_j: (B, H, S).
-    Returns (1 or 2, B, H, tiles of queries), int32: the first tile of
-    keys and, if not causal, the one after the last.
+    Returns (1 or 2, B, H, tiles of queries), int32: the first tile of keys and, if not causal, the
+    one after the last.
     """
     M, N, *_ = tile_sizes.select("decay", q.size(-1), q.dtype)["forward"]
     T, S = q.size(2), k.size(2)
@@ -67,8 +64,8 @@ def kept_tiles(
         if not causal:
             max_difference = max_difference.minimum(max_s_j - min_s_i).clamp(max=0)
         max_bias = torch.where(max_difference < 0, min_g, max_g) * max_difference
-        # Upper bound on a tile's fraction of the row's weight. On the
-        # diagonal it is at least N: no side is skipped past it.
+        # Upper bound on a tile's fraction of the row's weight. On the diagonal it is at least N: no
+        # side is skipped past it.
         weight = N * (max_q_norm * max_k_norm * scale + max_bias - min_own).exp()
         kept.append(_count_kept(weight, tolerance_per_side, causal))
     return torch.cat(kept, -1)
