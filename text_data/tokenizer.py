@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from runtime.files import read_json, run_folder_of
+from runtime.files import read_json, run_folder_of, working_folder_of
 
 import numpy as np
 
@@ -309,8 +309,10 @@ def from_hugging_face(source: str, name: str) -> HuggingFaceTokenizer:
 
     description = f"hf:{_short_name(name)}"
     remedy = "pass a folder with tokenizer.json, or the name of a model on the hub and connect to"
+    path = Path(source)
+    if source.startswith((".", "/")) and not path.exists():
+        raise InputError(f"{source} does not exist{working_folder_of(source)}: pass another folder")
     with refusing(f"tokenizer hf:{name} cannot be loaded", f"{remedy} the network"):
-        path = Path(source)
         load = transformers.AutoTokenizer.from_pretrained
         if path.suffix == ".gguf":
             loaded = load(path.parent, gguf_file=path.name)
