@@ -97,7 +97,8 @@ def load(name: str) -> Printed:
     rows = [row for row in _read(entry["file"]) if row["table"] == name]
     from training.settings import record_defaults  # late: PyTorch takes seconds
 
-    settings: dict[str, Any] = record_defaults() | dict.fromkeys(("n_layer", "n_head", "n_embd"))
+    settings: dict[str, Any] = record_defaults()
+    settings |= {"n_layer": None, "n_head": None, "n_embd": None}
     words = (word.partition("=") for word in entry["settings"].split())
     settings |= {key: json.loads(value) for key, _, value in words}
     about = (entry[key] for key in ("what", "measure", "dataset", "size"))

@@ -81,23 +81,20 @@ class Agreement:
 
     def row(self) -> dict[str, str]:
         """Return a row of texts; deviations only in the paper's setting."""
-        within, largest, setting = MISSING, MISSING, MISSING
         measured = self.measured()
-        if differing := self.differing():
-            setting = f"no: {', '.join(differing)}"
-        elif measured:
-            setting = "yes"
-            deviations = [*map(Cell.deviation, measured)]
-            within = f"{sum(abs(each) <= CLOSE for each in deviations)}"
-            largest = f"{max(deviations, key=abs):+.1%}"
-        return {
+        row = {
             "printed table": self.paper.table,
             "cells printed": f"{len(self.paper.rows)}",
             "measured": f"{len(measured)}",
-            f"within {CLOSE:.0%}": within,
-            "largest deviation": largest,
-            "paper's setting": setting,
         }
+        if differing := self.differing():
+            row["paper's setting"] = f"no: {', '.join(differing)}"
+        elif measured:
+            deviations = [*map(Cell.deviation, measured)]
+            row["paper's setting"] = "yes"
+            row[f"within {CLOSE:.0%}"] = f"{sum(abs(each) <= CLOSE for each in deviations)}"
+            row["largest deviation"] = f"{max(deviations, key=abs):+.1%}"
+        return row
 
     def table(self) -> Table | None:
         """Return our numbers with the paper's in parentheses; None: none was measured.
