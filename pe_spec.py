@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import nn
@@ -149,9 +150,17 @@ def _combine(parts: list[Encoding], width: int) -> Encoding:
     """Return the encoding of a layer with these parts."""
     if len(parts) == 1:
         return parts[0]
-    from more_encodings.combinations import Composition
+    return _combinations().Composition(parts, width)
 
-    return Composition(parts, width)
+
+def _combinations() -> ModuleType:
+    """Return more_encodings/combinations.py. InputError if only the core was copied."""
+    try:
+        from more_encodings import combinations
+    except ModuleNotFoundError as error:
+        what = "combinations as rope+cable and the options heads and heads_percent"
+        raise InputError(f"{what} need the folder more_encodings: copy it, too") from error
+    return combinations
 
 
 def _make(cls, options: dict, heads: int, width: int, block_size: int) -> Encoding:
@@ -169,9 +178,7 @@ def _make(cls, options: dict, heads: int, width: int, block_size: int) -> Encodi
         raise InputError(
             f"{name}: heads is {count}, but the model has {heads} heads: use at most {heads}"
         )
-    from more_encodings.combinations import on_some_heads
-
-    return on_some_heads(make, count, heads)
+    return _combinations().on_some_heads(make, count, heads)
 
 
 def layer_specs(spec: str) -> list[str]:

@@ -64,18 +64,13 @@ def test_training_lowers_the_loss_and_clamps_parameters():
     assert generated.shape == (1, 51) and generated[0, :21].equal(text[:21])
 
 
-def test_gates_are_initialized_as_in_gpt():
+def test_gates_are_initialized_as_in_gpt_and_prepare_keeps_them():
     posenc = own_model.Model("cable").posenc
-    for gate in (posenc[0].step, posenc[1].weight):
-        assert gate.weight.std().item() == pytest.approx(0.02, rel=0.2)
-        assert not gate.bias.any()
-
-
-def test_preparing_a_loaded_model_keeps_its_parameters():
-    posenc = own_model.Model("cable").posenc
-    before = posenc[0].step.weight.clone()
+    gate = posenc[0].step
+    before = gate.weight.clone()
+    assert before.std().item() == pytest.approx(0.02, rel=0.2) and not gate.bias.any()
     pe_spec.prepare(posenc, torch.optim.SGD(posenc.parameters()))
-    assert posenc[0].step.weight.equal(before)
+    assert gate.weight.equal(before)
 
 
 @pytest.mark.parametrize("pe", ["learnable", "sinusoidal", "learnable+cable"])
@@ -98,16 +93,13 @@ def test_a_model_that_never_attends_is_refused(monkeypatch):
         own_model.train(own_model.Model("rope"), torch.arange(200), 1)
 
 
-@pytest.mark.parametrize("pe", ["kerple", "rope+kerple", "cable"])
-def test_bounded_parameters_need_an_optimizer_that_clamps(pe):
-    model = own_model.Model(pe)
-    model.eval()(tokens(20))
-    model.train()
-    if pe == "cable":
-        model(tokens(20))
-    else:
+def test_bounded_parameters_need_an_optimizer_that_clamps():
+    own_model.Model("cable")(tokens(20))  # has none
+    for pe in ("kerple", "rope+kerple"):
+        model = own_model.Model(pe)
         with pytest.raises(InputError, match="call pe_spec.prepare"):
             model(tokens(20))
+        model.eval()(tokens(20))
 
 
 def test_keys_of_a_cache_of_the_models_own_are_refused():
@@ -118,42 +110,41 @@ def test_keys_of_a_cache_of_the_models_own_are_refused():
 
 
 def test_the_checks_compile_no_layer_again():
-    model = own_model.Model("kerple")
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    pe_spec.prepare(model.posenc, optimizer)
-    graphs = []
+    model, graphs = own_model.Model("kerple"), []
     for block in model.blocks:
         block.compile(backend=lambda graph, _: graphs.append(graph) or graph.forward)
-    counts = []
-    for _ in range(3):
-        model(tokens(20)).mean().backward()
-        optimizer.step()
-        counts.append(len(graphs))
-    assert 0 < counts[0] == counts[2]
+    own_model.train(model, torch.arange(200), 1)
+    first = len(graphs)
+    own_model.train(model, torch.arange(200), 2)
+    assert 0 < first == len(graphs)
 
 
-@pytest.mark.parametrize("pe", ["learnable", "rope+cable"])
-def test_the_files_to_copy_are_enough(pe, tmp_path):
+def test_the_files_to_copy_are_enough(tmp_path):
     """The files that docs/own_model.md says to copy, in a folder without others."""
     page = (ROOT / "docs/own_model.md").read_text()
-    copied = re.search(r"^cp -r (.*) \S+$", page, re.MULTILINE)[1].split()
-    optional = re.findall(r"^\| `(\w+(?:\.py|/))`", page, re.MULTILINE)
-    assert "kv_cache.py" in optional
-    for name in copied + (["more_encodings/"] if "+" in pe else []):
+    for name in re.search(r"^cp -r (.*) \S+$", page, re.MULTILINE)[1].split():
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
-    code = f"""
-import torch, attention, pe_spec
-posenc = pe_spec.build("{pe}", 2, 8, 16, layers=2)
+    code = """
+import sys, torch, attention, pe_spec
+posenc = pe_spec.build(sys.argv[1], 2, 8, 16, layers=2)
 pe_spec.prepare(posenc, torch.optim.SGD(posenc.parameters()))
 pos = torch.arange(6)[None]
 x = posenc[0].embed(torch.randn(1, 6, 8), pos)
 q, k, v = torch.randn(3, 1, 2, 6, 4)
 print(attention.attend(posenc[1], x, q, k, v, pos).shape)
 """
-    command = [sys.executable, "-c", code]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "[1, 2, 6, 4]" in result.stdout, result.stderr
+
+    def run(pe):
+        command = [sys.executable, "-c", code, pe]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
+    assert "[1, 2, 6, 4]" in run("learnable")
+    for pe in ("rope+cable", "cable:heads=1"):
+        assert "InputError: combinations as rope+cable and the" in run(pe)
+    shutil.copytree(ROOT / "more_encodings", tmp_path / "more_encodings")
+    assert "[1, 2, 6, 4]" in run("rope+cable")
 
 
 def test_logits_of_a_run(data_dir, tmp_path, monkeypatch):

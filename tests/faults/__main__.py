@@ -80,7 +80,7 @@ def run_trials(workspace: Workspace, names: list[str], seed: int, minutes: float
 
 
 def table(tried: dict[str, int], lost: list) -> str:
-    """Return a table (CSV) of what was tried, how often, and how often something was lost."""
+    """Return a table (CSV): how often each fault was caused, and how often something was lost."""
     counts = {name: sum(name == each[0] for each in lost) for name in tried}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
