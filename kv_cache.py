@@ -25,7 +25,9 @@ class LayerCache:
     running:  indices of features of which only the latest is kept.
     """
 
-    def __init__(self, capacity: int | None, window: int | None, running: tuple[int, ...] = ()):
+    def __init__(
+        self, capacity: int | None, window: int | None = None, running: tuple[int, ...] = ()
+    ):
         self.capacity = capacity
         self.window = window
         self.running = running

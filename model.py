@@ -438,6 +438,7 @@ class GPT(nn.Module):
                 x = block(x, *context)
         return x
 
+    @torch.no_grad()
     def clamp_parameters_(self) -> None:
         """Clamp the encodings' parameters after a step."""
         for encoding in self.posenc:

@@ -139,6 +139,7 @@ def initialize(module: nn.Module, std: float = 0.02) -> None:
 def clamp_after_steps(encodings: Iterable[Encoding], optimizer: torch.optim.Optimizer) -> None:
     """Clamp bounded parameters after each step of an optimizer, as `kerple` needs."""
 
+    @torch.no_grad()
     def clamp(*_) -> None:
         for encoding in encodings:
             encoding.clamp_parameters_()
@@ -203,6 +204,8 @@ def parse(spec: str, causal: bool = True) -> PeSpec:
 
     Raises InputError with all problems: names, options, colliding hooks, no bidirectional form.
     """
+    if " " in spec:
+        raise InputError(f"--pe '{spec}' has spaces: write {spec.replace(' ', '')}")
     pattern = layer_specs(spec)
     problems: list[str] = []
     parsed = {}

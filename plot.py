@@ -242,6 +242,8 @@ class DistancesConfig:
 
     encodings: list[str] = setting([], positional=True)
     """encodings whose bias depends on the distance alone: sandwich, alibi, kerple, t5, ..."""
+    plugin: dict[str, str] | None = plugin_setting()
+    """Python file with encodings of your own; may be repeated"""
     context: int = setting(8192, 2, 10**8)
     """number of tokens"""
     fit: int | None = None

@@ -83,7 +83,8 @@ class Config:
     """folder of the report"""
     scale: Literal["full", "small", "smoke"] = "full"
     """full: the paper's networks, data and lengths; small: 0.8M parameters, bytes, lengths / 4,
-    hours on a CPU; smoke: six steps on the standard library, lengths / 32, a functional test"""
+    hours on a CPU, each encoding at its best learning rate; smoke: six steps on the standard
+    library, lengths / 32, a functional test"""
     data: str = "fineweb-edu"
     """fineweb-edu, fineweb, wikitext103 or stdlib (prepared below data/), or a folder of shards"""
     train: list[str] = field(default_factory=list)

@@ -343,7 +343,8 @@ class Trainer:
                 "--plugin differ between ranks: use folders that all machines share"
             )
         if config.resume and not checkpoint:
-            print(f"{config.out_dir} contains no checkpoint yet: starting at step 0")
+            logged = "a log, but " if (run.folder / "log.jsonl").exists() else ""
+            print(f"{config.out_dir} contains {logged}no checkpoint yet: starting at step 0")
         return run, checkpoint
 
     def make_model(self, checkpoint: dict | None, source: dict | None) -> GPT:
@@ -406,6 +407,7 @@ class Trainer:
         steps = f"{config.steps:,} steps of {config.tokens_per_step:,} tokens"
         parts = f"{self.accumulation_steps} micro-batches x {self.micro_batch} sequences"
         print(f"{steps} = world size {self.world_size} x {parts}, from step {self.step}")
+        print(f"folder of the run: {config.out_dir}")
         facts = {"init_steps": self.init_steps, "processes": self.world_size}
         facts["parameters"] = self.model.parameter_count()
         self.processes.run_on_all_ranks(lambda: self.run.start(self.device, **facts))

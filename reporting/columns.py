@@ -234,15 +234,26 @@ def _describe_setting(name: str, columns: list[Column]) -> str:
     Of many columns, those with the most frequent value are not listed.
     """
     by_value = group_by(
-        columns, lambda each: str(training_of(each.records[0]).get(name, "default"))
+        columns, lambda each: _words_of(training_of(each.records[0]).get(name, "default"))
     )
     texts = []
     for value, found in sorted(by_value.items(), key=lambda item: -len(item[1])):
         labels = f" ({'; '.join(column.label for column in found)})"
         is_listed = texts or len(columns) <= MAX_LISTED
-        # Hashes are long, and dictionaries differ at any place.
+        # Hashes are long.
         texts.append(f"{value:.60}{labels if is_listed else ''}")
     return escape_markdown(f"{name}: {', '.join(texts)}")
+
+
+def _words_of(value) -> str:
+    """Return a setting in words; of `changes`: "steps 30 to 40 at step 30"."""
+    if not isinstance(value, list):
+        return str(value)
+    return " and ".join(
+        f"{name} {old} to {new} at step {change['step']}"
+        for change in value
+        for name, (old, new) in change["settings"].items()
+    )
 
 
 def describe_models(columns: list[Column]) -> str:

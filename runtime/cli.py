@@ -127,7 +127,7 @@ def _read_flags(config_class: type, argv: list[str]) -> tuple[dict[str, list], l
     if others and positional:
         return flags | dict.fromkeys(positional, [others]), problems
     what = "is neither a flag nor the value of one"
-    remedy = "remove it, join several values as in --help, or pass a file as --config"
+    remedy = "remove it, join several values by commas, or pass a file as --config"
     return flags, problems + [f"{word} {what}: {remedy}" for word in others]
 
 

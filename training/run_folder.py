@@ -105,8 +105,8 @@ class Run:
         if changed and changed.keys() <= may_change and is_finished:
             names = " ".join(sorted(changed))
             raise InputError(
-                f"--resume: {self.folder} has finished {self.step} steps, so that another {names} "
-                "has no effect: use more --steps, or another --out_dir"
+                f"--resume: {self.folder} has finished {self.step} steps, so that a change of "
+                f"{names} has no effect: use more --steps, or another --out_dir"
             )
         old_steps, steps = changed.get("steps", (0, 0))
         allowed = override | ({"steps"} if steps > old_steps else set())

@@ -190,16 +190,18 @@ def inherit(given: dict) -> dict:
     """Return the settings that the run of --init_from provides.
 
     given: those of flags and --config. Provided are others of the network, the objective, and the
-    data if its folder exists. A resumed run keeps its own. Raises InputError without a checkpoint
-    or the encoding's plugin.
+    data if its folder exists. A resumed run keeps all of its own. Raises InputError without a
+    checkpoint or the encoding's plugin.
     """
     source, out_dir = given.get("init_from"), given.get("out_dir", Config.out_dir)
     is_resumed = given.get("resume") and list_checkpoints(out_dir)
     run = out_dir if is_resumed else source
     if not run:
         return {}
-    names = settings_of(GPTConfig, resume="fixed").keys() & settings_of(Config).keys()
-    names = {*names, "objective", "data"} - given.keys() if source else set()
+    names = {*settings_of(Config)} - {*settings_of(Config, record="never")}
+    if not is_resumed:
+        names &= {*settings_of(GPTConfig, resume="fixed"), "objective", "data"}
+    names -= given.keys() | {"out_dir"}
     for name in given:
         names -= settings_of(Config, preset=name).keys()
     checkpoint = load_checkpoint(run, check_plugins=False)
@@ -253,9 +255,12 @@ def checks_paths(config, device: torch.device) -> bool:
 
 
 def describe_epochs(config, tokens: int) -> list[str]:
-    """Return how often a training reads its data; a note if it may overfit."""
+    """Return how often a training reads its data; notes on overfitting and a long warmup."""
     epochs = config.steps * config.tokens_per_step / tokens
     lines = [f"{epochs:.2f} epochs of {tokens:,} tokens"]
+    if 0 < config.steps <= config.warmup_steps:
+        what = f"warmup_steps {config.warmup_steps} of {config.steps} steps"
+        lines.append(f"note: {what}: lr is never reached, use fewer --warmup_steps")
     if epochs > MANY_EPOCHS:
         what = f"the training passes over its data {epochs:.1f} times and may overfit"
         lines.append(f"note: {what}: use more data or fewer --steps")
