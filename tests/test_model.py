@@ -215,7 +215,7 @@ def test_attn_scale():
 
 
 def test_context_of_a_pattern_is_the_shortest_of_its_layers():
-    assert make_model("rope@1_diet-abs@1").max_context == 32
+    assert make_model("rope@1_rope+diet-abs@1").max_context == 32
     with pytest.raises(InputError, match="supports at most 32 positions"):
         make_model("rope@1_diet-abs@1")(torch.zeros(1, 33, dtype=torch.int64))
     assert make_model("rope@1_cable@1").max_context is None

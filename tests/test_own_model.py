@@ -2,12 +2,10 @@
 
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
-from conftest import NAMES, ROOT, TINY
+from conftest import NAMES, ROOT, TINY, python
 from test_docs import python_code
 
 import more_encodings  # noqa: F401
@@ -76,12 +74,11 @@ def test_gates_are_initialized_as_in_gpt_and_prepare_keeps_them():
 @pytest.mark.parametrize("pe", ["learnable", "sinusoidal", "learnable+cable"])
 def test_a_model_that_never_embeds_is_refused(pe):
     model = random_model(pe)
-    x = model.tokens(tokens(20))
-    context = torch.arange(20)[None], model.posenc[1], None
+    x, pos, encoding = torch.randn(1, 20, own_model.WIDTH), torch.arange(20)[None], model.posenc[1]
     with pytest.raises(InputError, match=r"call x = posenc\[0\].embed"):
-        model.blocks[1](x, *context)
-    model.posenc[0].embed(x, context[0])
-    model.blocks[1](x, *context)
+        model.blocks[1](x, pos, encoding, None)
+    model.posenc[0].embed(x, pos)
+    model.blocks[1](x, pos, encoding, None)
 
 
 def test_a_model_that_never_attends_is_refused(monkeypatch):
@@ -119,32 +116,33 @@ def test_the_checks_compile_no_layer_again():
     assert 0 < first == len(graphs)
 
 
+CORE_FILES_ALONE = """
+import sys, torch, attention, pe_spec, posenc
+for pe in sys.argv[1:] or posenc.ENCODINGS:
+    encodings = pe_spec.build(pe, 2, 8, 16, layers=2)
+    pe_spec.prepare(encodings, torch.optim.SGD([torch.zeros(1)]))
+    pos = torch.arange(6)[None]
+    x = encodings[0].embed(torch.randn(1, 6, 8), pos)
+    q, k, v = torch.randn(3, 1, 2, 6, 4)
+    assert attention.attend(encodings[1], x, q, k, v, pos).shape == q.shape
+"""
+
+
 def test_the_files_to_copy_are_enough(tmp_path):
-    """The files that docs/own_model.md says to copy, in a folder without others."""
+    """Those that docs/own_model.md says to copy, in a folder without others."""
     page = (ROOT / "docs/own_model.md").read_text()
     for name in re.search(r"^cp -r (.*) \S+$", page, re.MULTILINE)[1].split():
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
-    code = """
-import sys, torch, attention, pe_spec
-posenc = pe_spec.build(sys.argv[1], 2, 8, 16, layers=2)
-pe_spec.prepare(posenc, torch.optim.SGD(posenc.parameters()))
-pos = torch.arange(6)[None]
-x = posenc[0].embed(torch.randn(1, 6, 8), pos)
-q, k, v = torch.randn(3, 1, 2, 6, 4)
-print(attention.attend(posenc[1], x, q, k, v, pos).shape)
-"""
 
-    def run(pe):
-        command = [sys.executable, "-c", code, pe]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        return done.stdout + done.stderr
+    def errors(*pes):
+        return python("-c", CORE_FILES_ALONE, *pes, cwd=tmp_path, PYTHONPATH="").stderr
 
-    assert "[1, 2, 6, 4]" in run("learnable")
+    assert "Error" not in errors()
     for pe in ("rope+cable", "cable:heads=1"):
-        assert "InputError: combinations as rope+cable and the" in run(pe)
+        assert "InputError: combinations as rope+cable and the" in errors(pe)
     shutil.copytree(ROOT / "more_encodings", tmp_path / "more_encodings")
-    assert "[1, 2, 6, 4]" in run("rope+cable")
+    assert "Error" not in errors("rope+cable")
 
 
 def test_logits_of_a_run(data_dir, tmp_path, monkeypatch):

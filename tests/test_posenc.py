@@ -6,12 +6,11 @@ encoding_formulas.py.
 
 import importlib.util
 import math
-import shutil
 
 import numpy as np
 import pytest
 import torch
-from conftest import NAMES, ROOT, python
+from conftest import NAMES
 from encoding_formulas import (
     BIASES,
     WITHOUT_BIAS,
@@ -74,31 +73,6 @@ def test_copy_of_a_module_does_not_register_operators_again(original):
     assert (torch.ops.posenc.running_sum.default, torch.ops.posenc.circle.default) == before
     angle = torch.linspace(0, 1, 4, dtype=torch.float64).view(4, 1)
     assert copied.sin_cos(angle)[0].equal(original.sin_cos(angle)[0])
-
-
-CORE_FILES_ALONE = """
-import torch
-import attention, pe_spec, posenc
-
-for pe in posenc.ENCODINGS:
-    encoding = pe_spec.build(pe, heads=2, width=8, block_size=16, layers=1)[0]
-    q = k = v = torch.randn(1, 2, 9, 4)
-    features = encoding.features(torch.randn(1, 9, 8), torch.arange(9)[None])
-    inputs = attention.BiasInputs(encoding, *features)
-    path = attention.choose_path(encoding, torch.device("cpu"))
-    assert attention.biased_attention(q, k, v, inputs, 0.5, path).shape == q.shape
-print(*posenc.ENCODINGS)
-"""
-
-
-def test_core_files_can_be_copied_alone(tmp_path):
-    for name in ("posenc.py", "pe_spec.py", "attention.py", "errors.py"):
-        shutil.copy(ROOT / name, tmp_path)
-    shutil.copytree(ROOT / "operators", tmp_path / "operators")
-    done = python("-c", CORE_FILES_ALONE, cwd=tmp_path, PYTHONPATH="")
-    assert done.returncode == 0, done.stderr
-    assert "cable" in done.stdout.split()
-    assert "dape" not in done.stdout.split()
 
 
 # All encodings: formulas
@@ -237,13 +211,6 @@ def test_composition_rotates_and_adds_biases():
         assert torch.equal(ours, rotated)
     expected = sum(np.tril(dense_bias(part, x)) for part in both.parts[1:])
     assert_allclose(np.tril(dense_bias(both, x)), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_composition_shares_parts_of_scope_model():
-    layers = pe_spec.build("learnable+cable", H, C, 16, layers=3)
-    assert len({id(layer.parts[0]) for layer in layers}) == 1
-    assert len({id(layer.parts[1]) for layer in layers}) == 3
-    assert layers[0].max_context == 16
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -581,19 +581,6 @@ def test_a_signal_to_one_training_stops_no_other(node):
     assert logged(node, "report.py")[-1][3].count("eval_x.json") == 2
 
 
-def test_two_calls_at_once_lose_no_rows(node):
-    """Of different encodings, and of the same."""
-    calls = [["cable", "rope"], ["alibi", "fire"], ["cable", "t5"]]
-    options = {"devices": 2, "wait": False}
-    processes = [start(node, *COMMON, *pes, "--jobs", "2", **options) for pes in calls]
-    for process in processes:
-        done = finish(process)
-        assert done.returncode == 0, done.stderr
-    trained = [words for *_, words in logged(node, "train_gpt.py")]
-    assert len(trained) == len(set(trained)) == 5
-    assert logged(node, "report.py")[-1][3].count("eval_x.json") == 5
-
-
 def test_the_third_signal_kills_jobs_that_ignore_the_others(node):
     words = [*COMMON, "cable", "rope"]
     settings = {"wait": False, "DEAF": "1", "SECONDS_PER_JOB": "1", "TIMES": "60"}

@@ -29,25 +29,6 @@ def test_a_shard_is_256_header_words_and_uint16_tokens(folder):
     assert tokens.tolist() == list(range(200, 250))
 
 
-@pytest.mark.parametrize("finished", [0, 1, 2])
-def test_resumed_writer_writes_the_same_bytes(tmp_path, folder, finished):
-    """The first run is interrupted within a document, after this many shards."""
-    part = tmp_path / "part"
-    meta = shards.Meta(part, DESCRIPTION)
-    meta.write()
-    writer = shards.ShardWriter(meta, "train", 100)
-    documents = np.arange(250).reshape(10, 25)
-    for number, tokens in enumerate(documents[: 4 * finished + 1]):
-        writer.add(number, 0, tokens[:10])
-        writer.add(number, 10, tokens[10:])
-    written_at = {path: path.stat().st_mtime_ns for path in part.glob("*.bin")}
-    assert len(written_at) == finished
-    write_shards(part, documents, shard_tokens=100)
-    for path, time in written_at.items():
-        assert path.stat().st_mtime_ns == time  # not written again
-    assert contents(part) == contents(folder)
-
-
 def test_a_shard_may_end_within_a_document(tmp_path):
     whole = write_shards(tmp_path / "whole", [np.arange(250)], shard_tokens=99)
     meta = shards.Meta(tmp_path / "part", DESCRIPTION)
