@@ -98,7 +98,8 @@ def settings_of(where: str, content: dict) -> dict:
     if kind == "mistral" and "layer_types" in content:
         kind = "ministral"  # as transformers
     if kind not in MODELS:
-        raise InputError(f"{where} has model_type {kind}: use one of {', '.join(MODELS)}")
+        known = f"one of {', '.join(MODELS)}; of an export, the run itself"
+        raise InputError(f"{where} has model_type {kind}: use {known}")
     with refusing(f"{where} is wrong", "copy it again"):  # transformers has many checks
         config = CONFIG_MAPPING[kind].from_dict(content)
     keys = [*config.attribute_map, *READ_BY_ALL]
