@@ -8,6 +8,7 @@ logits = model(tokens[:, 100:], cache=cache)  # as of one call with all tokens
 import torch
 from torch import Tensor
 
+from errors import InputError
 from operators.elementary import at_least_float32
 
 CACHE_CHUNK = 1024  # tokens of a long text that are read at a time
@@ -81,6 +82,11 @@ class LayerCache:
                 wide = at_least_float32(x[:0]) if x.device.type == "cpu" else x
                 shape = *x.shape[:2], self.capacity, x.size(3)
                 self.buffers.append(x.new_zeros(shape, dtype=wide.dtype))
+        if self.length > self.buffers[0].size(2):
+            raise InputError(
+                f"a KV cache of {self.capacity} tokens gets {self.length}: use a larger capacity, "
+                "or window=N for the latest N"
+            )
         for buffer, x in zip(self.buffers, new, strict=True):
             buffer[:, :, start : self.length] = x
         if start == 0:

@@ -99,6 +99,16 @@ def test_bounded_parameters_need_an_optimizer_that_clamps():
         model.eval()(tokens(20))
 
 
+@torch.no_grad()
+def test_a_full_cache_is_refused():
+    """A single token would be dropped without a word."""
+    cache = own_model.LayerCache(4)
+    k = torch.ones(1, 2, 4, 8)
+    cache.extend(k, k)
+    with pytest.raises(InputError, match="a KV cache of 4 tokens gets 5"):
+        cache.extend(k[:, :, :1], k[:, :, :1])
+
+
 def test_keys_of_a_cache_of_the_models_own_are_refused():
     encoding = own_model.Model("cable").posenc[0]
     x, k = torch.randn(1, 1, own_model.WIDTH), torch.randn(1, own_model.HEADS, 9, 16)
