@@ -187,7 +187,7 @@ def attend(
     of encoders. scale: of q k^T; None: 1 / sqrt(D). packed_qkv: (B, T, 3 H D), of which q, k and v
     are views, with H = G; the Triton kernels return one gradient for it.
     """
-    if encoding.calls is not None:
+    if encoding.required_calls is not None:
         _check_calls(encoding)
     if k.size(2) != x.size(1):
         raise InputError(
@@ -227,7 +227,7 @@ def attend(
 
 def _check_calls(encoding: Encoding) -> None:
     """Raise InputError if a model of your own does not call what the encoding needs."""
-    calls = encoding.calls
+    calls = encoding.required_calls
     assert calls is not None
     calls.attend = True
     if not calls.embed:

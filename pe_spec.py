@@ -101,7 +101,7 @@ def build(
         ]
         calls = Calls(*unused)
         for encoding in encodings:
-            encoding.calls = calls
+            encoding.required_calls = calls
     return encodings
 
 
@@ -112,7 +112,7 @@ def prepare(encodings: Iterable[Encoding], optimizer: torch.optim.Optimizer) -> 
     """
     encodings = list(encodings)
     clamp_after_steps(encodings, optimizer)
-    calls = encodings[0].calls
+    calls = encodings[0].required_calls
     if calls is None:
         return
     calls.prepare = True

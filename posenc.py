@@ -70,8 +70,8 @@ def _note_call(embed: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(embed)
     def noting(self, x, pos):
-        if self.calls is not None:
-            self.calls.embed = True
+        if self.required_calls is not None:
+            self.required_calls.embed = True
         return embed(self, x, pos)
 
     return noting
@@ -110,7 +110,7 @@ class Encoding(nn.Module):
     running_features: tuple[int, ...] = ()  # indices of key features that only `rotate` reads
     window_size: int | None = None  # attend only to |d| < window_size; None: to all
     causal = True  # do not attend to later keys; `set_bidirectional` sets it to False
-    calls: Calls | None = None  # in a model of your own, from `pe_spec.build`
+    required_calls: Calls | None = None  # in a model of your own, from `pe_spec.build`
     combined_window_size: int | None = None  # of the combination that this is a part of
     supports_bidirectional = True  # whether an encoder can use the encoding
     scales_queries = False  # whether `rotate` only scales queries: combines with others

@@ -61,10 +61,15 @@ class Config(tokenization.Settings):
     """download existing shards of GPT-2 tokens"""
     shards: int | None = setting(None, low=2)
     """only the first n shards, including `val`; default: all"""
-    out_dir: str = "data/fineweb-edu"
-    """folder of the shards"""
+    out_dir: str = ""
+    """folder of the shards; default: data/fineweb-edu, or data/ and the name of --source or
+    --dataset"""
     text_column: str = "text"
     """column that holds the text; of several, as in text,body, the first that a row has"""
+
+    def __post_init__(self):
+        name = Path(self.source or self.dataset or "fineweb-edu").resolve().name
+        self.out_dir = self.out_dir or f"data/{name.split('.')[0]}"
 
 
 def main(argv=None):

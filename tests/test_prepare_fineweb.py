@@ -167,6 +167,14 @@ def test_reading_stops_after_the_last_requested_shard(tmp_path, hub, monkeypatch
     assert rows_read[0] == 0 and len(rows_read) < 25
 
 
+def test_other_text_is_not_called_fineweb_edu(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = write_sources(tmp_path / "my.crawl", "jsonl")
+    flags = ["--tokenizer", "bytes", "--shard_tokens", "500", "--source", str(source)]
+    prepare_fineweb.main(flags)
+    assert json.loads((tmp_path / "data/my/meta.json").read_text())["dataset"] == "my"
+
+
 def test_bpe_is_trained_on_text_after_val(tmp_path):
     """The tokenizer does not know the words of the first texts, `val`."""
     out, source = tmp_path / "out", tmp_path / "texts.jsonl"
