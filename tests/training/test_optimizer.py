@@ -84,9 +84,9 @@ def test_registered_optimizer_trains_and_resumes_bit_by_bit(
     shutil.copytree(whole, parts)
     for step in (4, 6):
         (parts / f"checkpoint_{step:07}.pt").unlink()
-    (line,) = refused(train_gpt.main, *flags, parts, "--resume")
+    (line,) = refused(train_gpt.main, *flags, parts, "--resume", "--optimizer", "adamw")
     assert "was trained with optimizer test-momentum, not adamw: use the same" in line
-    train_gpt.main([*flags, str(parts), *name, "--resume"])
+    train_gpt.main([*flags, str(parts), "--resume"])  # with the settings of the run
     one, other = map(checkpoints.load_checkpoint, (whole, parts))
     for key in ("model", "optimizer", "sampler"):
         assert digest(one[key]) == digest(other[key])
