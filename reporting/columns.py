@@ -192,7 +192,7 @@ def differing_settings(records: list[dict]) -> list[str]:
     names = sorted(combine(*map(set, trainings))) if trainings else []
     if all(record.get("step") == 0 for record in records):
         names = ["block_size", "size", "step", "text"]
-    return [name for name in names if len({str(each.get(name)) for each in trainings}) > 1]
+    return [name for name in names if len({_words_of(each.get(name)) for each in trainings}) > 1]
 
 
 def training_of(record: dict) -> dict:
@@ -247,6 +247,8 @@ def _describe_setting(name: str, columns: list[Column]) -> str:
 
 def _words_of(value) -> str:
     """Return a setting in words; of `changes`: "steps 30 to 40 at step 30"."""
+    if isinstance(value, dict):  # of the same keys in any order
+        return json.dumps(value, sort_keys=True)
     if not isinstance(value, list):
         return str(value)
     return " and ".join(
