@@ -66,7 +66,7 @@ class Calls:
 
 
 def _note_call(embed: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a class's `embed` that notes in `calls` that it was called."""
+    """Return a class's `embed` that notes its call in `required_calls`."""
 
     @functools.wraps(embed)
     def noting(self, x, pos):
@@ -472,10 +472,8 @@ class RoPE(Encoding):
         sin, cos = (x[:, :, None] for x in sin_cos(angle, self.attention_factor, dtype))
         if self.rotated_heads is not None:  # others by 0: faster than splitting heads
             acts = torch.arange(q.size(1), device=q.device)[:, None] < self.rotated_heads
-            sin, cos = (
-                torch.where(acts, sin, 0),
-                torch.where(acts, cos, 1),
-            )  # (B|1, T, H, R/2)
+            # (B|1, T, H, R/2)
+            sin, cos = torch.where(acts, sin, 0), torch.where(acts, cos, 1)
         if pos.size(1) == 1 and self.rotated_heads is None:  # half the operations for a token
             rotated = rotate_pairs(torch.cat([q, k], 1), sin, cos)
             return rotated.split([q.size(1), k.size(1)], 1)

@@ -47,11 +47,17 @@ FORMAT = "gpt checkpoint 5"
 DIGEST_BYTES = 64  # of a SHA-256 in hexadecimal, the end of the file
 VERIFIED: dict[tuple[int, ...], str] = {}  # identity of a file -> its SHA-256
 READ_BYTES = 1 << 20
-# Settings that are newer than a checkpoint have their default. A free one may have a value of an
-# earlier version.
+# Settings that are newer than a checkpoint have their default, except those that every record has.
+# A free one may have a value of an earlier version.
 FREE = settings_of(GPTConfig, resume="free")
+REQUIRED = settings_of(GPTConfig, record="always")
 NETWORK = [
-    (x.name, Any if x.name in FREE else x.type, x.default) for x in dataclasses.fields(GPTConfig)
+    (
+        x.name,
+        Any if x.name in FREE else x.type,
+        msgspec.NODEFAULT if x.name in REQUIRED else x.default,
+    )
+    for x in dataclasses.fields(GPTConfig)
 ]
 Network = msgspec.defstruct("Network", NETWORK, forbid_unknown_fields=True, kw_only=True)
 
@@ -264,7 +270,7 @@ def _check_content(path: Path, checkpoint) -> None:
     # Otherwise a wrong number could make a network larger than the memory.
     layers = {name.split(".")[1] for name in model if name.startswith("h.")}
     table = model.get("wte.weight", torch.empty(0))
-    expected = (shape["n_layer"], shape["vocab_size"], shape["n_embd"])
+    expected = (shape.get("n_layer"), shape.get("vocab_size"), shape.get("n_embd"))
     if (len(layers), *table.shape) != expected:
         raise _foreign(path, "its weights do not have the shape of its settings")
 

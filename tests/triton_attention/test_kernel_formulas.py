@@ -97,7 +97,7 @@ def test_rounding_errors_of_rows_do_not_accumulate(pe, monkeypatch):
     sizes |= {"columns": (64, 128, 4, 1), "distances": (128, 128, 4, 1)}
     set_tile_sizes(monkeypatch, sizes)
     torch.manual_seed(0)
-    encoding = pe_spec.build(pe, 1, 16, 1024, layers=1)[0].to(DEVICE)
+    encoding = pe_spec.build(pe, 1, 16, 1024, layers=1, managed=True)[0].to(DEVICE)
     x, dy, *qkv = (torch.randn(1, 1, 1024, 16, device=DEVICE).bfloat16() for _ in range(5))
     grads = {}
     for path, dtype in (("triton", torch.bfloat16), ("dense", torch.float32)):
@@ -110,8 +110,7 @@ def test_rounding_errors_of_rows_do_not_accumulate(pe, monkeypatch):
     largest = max(exact.norm() for exact in grads["dense"])
     for actual, exact in zip(grads["triton"], grads["dense"], strict=True):
         # One exact gradient is zero, because a constant per head changes nothing.
-        # A single number, such as the gradient of a bias, varies by up to 2.5% over seeds.
-        assert (actual - exact).norm() < 0.03 * max(exact.norm(), 1e-3 * largest)
+        assert (actual - exact).norm() < 0.02 * max(exact.norm(), 1e-3 * largest)
 
 
 def test_autocast_keeps_the_bias_in_float32():
