@@ -192,7 +192,9 @@ def differing_settings(records: list[dict]) -> list[str]:
     names = sorted(combine(*map(set, trainings))) if trainings else []
     if all(record.get("step") == 0 for record in records):
         names = ["block_size", "size", "step", "text"]
-    return [name for name in names if len({_words_of(each.get(name)) for each in trainings}) > 1]
+    return [
+        name for name in names if len({_words_of(name, each.get(name)) for each in trainings}) > 1
+    ]
 
 
 def training_of(record: dict) -> dict:
@@ -234,7 +236,7 @@ def _describe_setting(name: str, columns: list[Column]) -> str:
     Of many columns, those with the most frequent value are not listed.
     """
     by_value = group_by(
-        columns, lambda each: _words_of(training_of(each.records[0]).get(name, "default"))
+        columns, lambda each: _words_of(name, training_of(each.records[0]).get(name, "default"))
     )
     texts = []
     for value, found in sorted(by_value.items(), key=lambda item: -len(item[1])):
@@ -245,17 +247,16 @@ def _describe_setting(name: str, columns: list[Column]) -> str:
     return escape_markdown(f"{name}: {', '.join(texts)}")
 
 
-def _words_of(value) -> str:
-    """Return a setting in words; of `changes`: "steps 30 to 40 at step 30"."""
-    if isinstance(value, dict):  # of the same keys in any order
-        return json.dumps(value, sort_keys=True)
-    if not isinstance(value, list):
-        return str(value)
-    return " and ".join(
-        f"{name} {old} to {new} at step {change['step']}"
-        for change in value
-        for name, (old, new) in change["settings"].items()
-    )
+def _words_of(name: str, value) -> str:
+    """Return a setting's value in words; of `changes`: "steps 30 to 40 at step 30"."""
+    if name == "changes" and isinstance(value, list):
+        return " and ".join(
+            f"{changed} {old} to {new} at step {change['step']}"
+            for change in value
+            for changed, (old, new) in change["settings"].items()
+        )
+    # Records of other versions have the keys of a dictionary in another order.
+    return json.dumps(value, sort_keys=True) if isinstance(value, dict) else str(value)
 
 
 def describe_models(columns: list[Column]) -> str:

@@ -174,3 +174,14 @@ def test_wide_tables_have_a_row_for_each_encoding():
     assert "**3.00**" in table.markdown()
     assert [row[0] for row in table.plain] == ["context", *lengths]
     assert "e1 std" in table.plain[0]
+
+
+def test_nested_settings_differ_by_value_and_changes_are_named_in_words():
+    """Records of another version have the keys of a dictionary in another order."""
+    nested = [{"encoder": {"lr": 1, "steps": 2}}, {"encoder": {"steps": 2, "lr": 1}}]
+    records = [record("cable", {256: 4.0}, seed=1) | {"settings": each} for each in nested]
+    assert differing_settings(records) == []
+    changes = [{"step": 30, "settings": {"steps": [30, 40]}}]
+    resumed = record("rope", {256: 4.0}) | {"settings": {"changes": changes}}
+    warning, _ = describe_differences(columns_of([records[0], resumed]), ())
+    assert "steps 30 to 40 at step 30 (" in warning
